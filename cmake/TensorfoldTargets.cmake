@@ -1,0 +1,61 @@
+# The compile options of every target, and one function each for a folder's library, a test, a benchmark, a fuzz target.
+
+add_library(tensorfold_options INTERFACE)
+target_include_directories(tensorfold_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# -ffp-contract=off: the compiler may not fuse or split a multiply-add; arithmetic.md says where the fma's are.
+# -fno-math-errno lets floor, sqrt and fma be instructions without changing a value.
+target_compile_options(
+  tensorfold_options
+  INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -ffp-contract=off -fno-math-errno>)
+if(TENSORFOLD_SANITIZE)
+  target_compile_options(tensorfold_options INTERFACE -fsanitize=${TENSORFOLD_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(tensorfold_options INTERFACE -fsanitize=${TENSORFOLD_SANITIZE})
+endif()
+
+# tf_library(<folder> SOURCES a.cc ... DEPS base ... LIBS external ...)
+# The library of src/<folder>. DEPS are folders above it in style.md's list; LIBS are private to it.
+function(tf_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
+  if(ARG_SOURCES)
+    add_library(tensorfold_${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(tensorfold_${name} PUBLIC tensorfold_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
+  else()
+    add_library(tensorfold_${name} INTERFACE)
+    target_link_libraries(tensorfold_${name} INTERFACE tensorfold_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+# tf_test(<name> SOURCES a_test.cc ... DEPS base ... [LIBS ...] [LABELS ...]): one GoogleTest program, its cases known to CTest.
+function(tf_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE tensorfold_options ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(
+    ${name} PRIVATE TENSORFOLD_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                    TENSORFOLD_SHARED_DATA="${CMAKE_SOURCE_DIR}/../shared/data")
+  # One CTest entry per program: hundreds of cases would each pay a process start (seconds under qemu and TSan).
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+endfunction()
+
+# tf_bench(<name> SOURCES ... DEPS ...): one Google Benchmark program.
+function(tf_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE tensorfold_options ${ARG_DEPS} ${ARG_LIBS} benchmark::benchmark)
+endfunction()
+
+# tf_fuzz(<name> SOURCES ... DEPS ...): one libFuzzer program; its seed corpus is fuzz/corpus/<name>.
+function(tf_fuzz name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE tensorfold_options ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
