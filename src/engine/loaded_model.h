@@ -1,0 +1,40 @@
+// A model folder in memory: family, weights on a backend, tokenizer, template and defaults. Immutable once loaded.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "formats/hf_config.h"
+#include "memory/weights.h"
+#include "models/model.h"
+#include "ops/ops.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tensorfold {
+
+struct LoadOptions {
+  int num_threads = 0;                 ///< 0: all usable CPUs.
+  CpuIsa isa = CpuIsa::kBest;          ///< Tests and benchmarks hold the backend to a lesser set.
+  bool use_reference_ops = false;      ///< Tests: the definition instead of the kernels.
+  bool compute_f32 = false;            ///< No rounding to bf16 anywhere (`--compute f32`).
+  bool need_tokenizer = true;          ///< false: a folder without tokenizer.json loads (eval --ids, toy models).
+  LoadProgress progress;               ///< May be empty.
+};
+
+struct LoadedModel {
+  std::string folder;
+  std::string name;                                  ///< Last component of the folder: the model id of the endpoint.
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Weights> weights;
+  std::shared_ptr<const Tokenizer> tokenizer;        ///< Null without tokenizer.json.
+  std::shared_ptr<const ChatTemplate> chat_template; ///< Null where the folder has none.
+  GenerationConfig generation;
+};
+
+/// Reads config, tokenizer, template and weights of a checkpoint folder. The message of an error names the file.
+Result<std::shared_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options);
+
+}  // namespace tensorfold
