@@ -1,0 +1,46 @@
+// The definition of every op (arithmetic.md) in scalar fma and one thread: the oracle of the cpu backend, bit for bit.
+// Each op is one file of this folder; layouts (packed weights, KV pages) are those of the cpu backend.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "ops/ops.h"
+
+namespace tensorfold {
+
+/// Every op flushes denormals for its own duration, so any thread may call. Slow on purpose: no blocking, no SIMD.
+class ReferenceOps final : public Ops {
+ public:
+  ReferenceOps();
+
+  // pack.cc
+  Status check_linear(const LinearSpec& spec) const override;
+  int64_t packed_bytes(const LinearSpec& spec) const override;
+  void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const override;
+
+  const BackendInfo& info() const override { return info_; }
+  Device& device() const override { return cpu_device(); }
+  int64_t kv_page_bytes(const KvShape& shape) const override;
+  void begin_pass(const RowBatch& rows) override;
+  Status end_pass() override;
+
+  void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) override;
+  void rms_norm(View out, View x, View weight, const RmsNormOptions& options) override;
+  void linear(View x, std::span<const LinearCall> calls) override;
+  void rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
+                  double multiplier) override;
+  void qk_norm_rope(const QkNormRopeCall& call) override;
+  void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) override;
+  void attention(const AttentionCall& call) override;
+  void silu_mul(View out, View gate, View up) override;
+  void route(const RouteCall& call) override;
+  void experts(const ExpertsCall& call) override;
+  void gather_rows(View out, View x, std::span<const int32_t> rows) override;
+  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
+
+ private:
+  BackendInfo info_;
+};
+
+}  // namespace tensorfold
