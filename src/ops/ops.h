@@ -48,13 +48,19 @@ struct KvShape {
   friend bool operator==(const KvShape&, const KvShape&) = default;
 };
 
-/// One attention layer's pages. Page i of the keys starts at k + i * kv_page_bytes(shape), of the values likewise;
-/// the layout inside a page is the backend's. A page that was never written must be zero (0 * NaN is NaN).
+/// One attention layer's pages. Page i of the keys is kv_page_bytes(shape) bytes at k + i * page_stride_bytes, of the
+/// values likewise; the layout inside a page is the backend's. The stride is larger than a page because the engine
+/// keeps all layers of one page together: memory then grows page by page, and a page is copied or saved in one piece.
+/// A page that was never written must be zero (0 * NaN is NaN).
 struct KvPages {
   KvShape shape;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
+  int64_t page_stride_bytes = 0;  ///< At least kv_page_bytes(shape), a multiple of 64.
   int64_t num_pages = 0;
+
+  std::byte* key_page(int64_t page) const { return k + page * page_stride_bytes; }
+  std::byte* value_page(int64_t page) const { return v + page * page_stride_bytes; }
 };
 
 /// One matrix product of linear(): out = W x + b, or out += W x + b.
