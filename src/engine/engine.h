@@ -74,33 +74,57 @@ using RequestId = uint64_t;
 /// the engine other than cancel().
 using EventSink = std::function<void(Event&&)>;
 
+class PassObserver;  // engine/pass.h
+
+/// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
-  int64_t context_tokens = 0;   ///< Longest sequence, prompt and reply. 0: the model's own, at most what KV memory holds.
-  int64_t kv_memory_bytes = 0;  ///< Limit of all KV pages. 0: chosen from free memory (engine/kv_pages.h).
-  int64_t max_sequences = 64;   ///< Sequences in a pass; further requests wait.
-  int64_t max_queued = 1024;    ///< Requests waiting; further ones are refused (kBusy).
-  int64_t pass_tokens = 512;    ///< Most rows of a pass; prompts are cut into chunks that fit beside decoding rows.
+  /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is less.
+  int64_t context_tokens = 0;
+  /// Limit of all KV pages; resident memory grows to it only with use. 0: half of the memory that is free once the
+  /// model is loaded, and no more than max_sequences full contexts. When it is full, requests wait.
+  int64_t kv_memory_bytes = 0;
+  /// Sequences in a pass; further requests wait.
+  int64_t max_sequences = 64;
+  /// Requests beyond max_sequences that may be outstanding; further ones are refused (kBusy).
+  int64_t max_queued = 1024;
+  /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a quarter
+  /// of it, so that a long prompt delays the others' next token by a quarter of the time. Larger: faster prompts,
+  /// more scratch memory.
+  int64_t pass_tokens = 512;
+  /// Tests: sees the logits of every generated token. Null costs nothing. Must outlive the engine.
+  PassObserver* observer = nullptr;
 };
 
 struct EngineStats {
-  int64_t running = 0, queued = 0;
-  int64_t kv_pages_used = 0, kv_pages_total = 0;
-  int64_t kv_bytes = 0;
-  int64_t passes = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0;
+  int64_t running = 0;           ///< Sequences that hold KV pages.
+  int64_t queued = 0;            ///< Requests that wait, preempted ones included.
+  int64_t kv_pages_used = 0;
+  int64_t kv_pages_total = 0;    ///< The limit.
+  int64_t kv_bytes = 0;          ///< Of the used pages.
+  int64_t passes = 0;            ///< Since the engine started, as are the rest.
+  int64_t prompt_tokens = 0;     ///< Of requests whose prompt is computed; recomputation is not counted twice.
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;       ///< Times a sequence lost its pages to an older one and was computed again.
 };
 
-/// Runs passes on a thread of its own. All functions are thread-safe.
+/// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel: its ops
+/// serve one thread.
 class Engine {
  public:
+  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page, scratch
+  /// or logits.
   static Result<std::unique_ptr<Engine>> create(std::shared_ptr<LoadedModel> model, const EngineOptions& options);
-  /// Cancels what is running and waits for the thread.
+
+  /// Ends every request with kCancelled and waits for the thread.
   ~Engine();
 
-  /// Queues a request; its events go to `sink`. Refused at once: empty or out-of-vocabulary prompt, prompt longer than
-  /// the context, one that KV memory can never hold (kInvalidArgument), a full queue (kBusy).
+  /// Queues a request; its events go to `sink`, which is called at least once. Refused at once: empty or
+  /// out-of-vocabulary prompt, one that leaves no room in the context, one that KV memory can never hold, a parameter
+  /// out of range, an empty stop string (kInvalidArgument), a full queue (kBusy).
   Result<RequestId> submit(Request request, EventSink sink);
 
-  /// Stops a request within one pass; its last event is kCancelled. Unknown or finished ids are ignored.
+  /// Stops a request within one pass; its last event is kCancelled unless it ended by itself first. Unknown or finished
+  /// ids are ignored.
   void cancel(RequestId id);
 
   EngineStats stats() const;
