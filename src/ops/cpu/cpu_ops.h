@@ -1,0 +1,81 @@
+// The cpu backend: which function of which file does each op. The instruction set belongs to the instance, so that one
+// process can compare several.
+//
+// To add an op `foo` to this backend:
+//   1. foo.h declares `namespace tensorfold::cpu { void foo(CpuContext& cpu, ...the op's parameters...); }`.
+//   2. foo.cc defines the kernel once and is compiled for every instruction set:
+//
+//        #include "ops/cpu/isa_targets.h"        // before hwy
+//        #undef HWY_TARGET_INCLUDE
+//        #define HWY_TARGET_INCLUDE "ops/cpu/foo.cc"
+//        #include "hwy/foreach_target.h"
+//        #include "hwy/highway.h"
+//        #include "ops/cpu/foo.h"
+//
+//        HWY_BEFORE_NAMESPACE();
+//        namespace tensorfold::cpu {
+//        namespace HWY_NAMESPACE {
+//        namespace hn = hwy::HWY_NAMESPACE;
+//        void foo_row(float* out, const float* x, int64_t n) { ... }   // kernel: raw pointers, no dispatch
+//        }  // namespace HWY_NAMESPACE
+//        }  // namespace tensorfold::cpu
+//        HWY_AFTER_NAMESPACE();
+//
+//        #if HWY_ONCE
+//        namespace tensorfold::cpu {
+//        void foo(CpuContext& cpu, View out, View x) {                 // launcher: splits rows over threads
+//          const auto row = TF_ISA_FUNCTION(cpu.isa, foo_row);
+//          cpu.pool.run(x.num_rows(), [&](int64_t t) { row(...); });
+//        }
+//        }  // namespace tensorfold::cpu
+//        #endif
+//
+//   3. CpuOps::foo in cpu_ops.cc calls cpu::foo(context_, ...); foo.cc goes into src/ops/CMakeLists.txt.
+//
+// Lanes never run over a sum's terms except as arithmetic.md says; no horizontal reductions of Highway's own.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "ops/cpu/cpu_context.h"
+#include "ops/ops.h"
+
+namespace tensorfold {
+
+/// Owned by its user; one thread at a time calls the ops, which use the instance's own team of threads.
+class CpuOps final : public Ops {
+ public:
+  /// `isa` must be one of supported_cpu_isas(); num_threads >= 1.
+  CpuOps(CpuIsa isa, int num_threads);
+
+  Status check_linear(const LinearSpec& spec) const override;
+  int64_t packed_bytes(const LinearSpec& spec) const override;
+  void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const override;
+
+  const BackendInfo& info() const override { return info_; }
+  Device& device() const override { return cpu_device(); }
+  int64_t kv_page_bytes(const KvShape& shape) const override;
+  void begin_pass(const RowBatch& rows) override;
+  Status end_pass() override;
+
+  void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) override;
+  void rms_norm(View out, View x, View weight, const RmsNormOptions& options) override;
+  void linear(View x, std::span<const LinearCall> calls) override;
+  void rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
+                  double multiplier) override;
+  void qk_norm_rope(const QkNormRopeCall& call) override;
+  void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) override;
+  void attention(const AttentionCall& call) override;
+  void silu_mul(View out, View gate, View up) override;
+  void route(const RouteCall& call) override;
+  void experts(const ExpertsCall& call) override;
+  void gather_rows(View out, View x, std::span<const int32_t> rows) override;
+  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
+
+ private:
+  BackendInfo info_;
+  cpu::CpuContext context_;
+};
+
+}  // namespace tensorfold
