@@ -23,6 +23,8 @@ struct Builder {
   std::vector<Json> stack;
   std::vector<std::string> keys;
   std::string text;
+  bool unique_keys = false;
+  std::optional<std::string> duplicate_key;  ///< One that some object has had twice.
 
   void add(Json value) {
     if (stack.empty()) {
@@ -35,7 +37,7 @@ struct Builder {
     }
   }
   /// Appending members is O(1); duplicates are removed once, when the object ends.
-  void remove_duplicates(Json::Object& members) const {
+  void remove_duplicates(Json::Object& members) {
     std::vector<std::pair<std::string_view, size_t>> order;
     order.reserve(members.size());
     for (size_t i = 0; i < members.size(); ++i) order.emplace_back(members[i].first, i);
@@ -48,6 +50,7 @@ struct Builder {
       size_t first = i;
       while (i + 1 < order.size() && order[i + 1].first == order[first].first) drop[order[++i].second] = true;
       members[order[first].second].second = std::move(members[order[i].second].second);
+      duplicate_key = members[order[first].second].first;
       any = true;
     }
     if (!any) return;
@@ -69,8 +72,12 @@ struct Builder {
     add(std::move(value));
     return true;
   }
-  bool on_object_end(std::size_t, error&) {
+  bool on_object_end(std::size_t, error& failure) {
     remove_duplicates(stack.back().as_object());
+    if (unique_keys && duplicate_key) {
+      failure = bj::error::extra_data;  // Any error ends the parse; the message is made from duplicate_key.
+      return false;
+    }
     return end_container();
   }
   bool on_array_end(std::size_t, error&) { return end_container(); }
@@ -233,9 +240,14 @@ std::string_view Json::kind_name() const {
 }
 
 Result<Json> parse_json(std::string_view text, int max_depth) {
+  return parse_json(text, JsonLimits{.max_depth = max_depth});
+}
+
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   bj::parse_options options;
-  options.max_depth = static_cast<std::size_t>(max_depth);
+  options.max_depth = static_cast<std::size_t>(limits.max_depth);
   bj::basic_parser<Builder> parser(options);
+  parser.handler().unique_keys = limits.unique_keys;
   bj::error_code error;
   const size_t consumed = parser.write_some(false, text.data(), text.size(), error);
   std::string_view rest = text.substr(std::min(consumed, text.size()));
@@ -244,6 +256,10 @@ Result<Json> parse_json(std::string_view text, int max_depth) {
   const std::string_view before = text.substr(0, consumed + (error ? 0 : tail));
   const size_t line = 1 + static_cast<size_t>(std::count(before.begin(), before.end(), '\n'));
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
+  const std::optional<std::string>& duplicate = parser.handler().duplicate_key;
+  if (limits.unique_keys && duplicate) {
+    return invalid_argument("JSON line {}, column {}: key \"{}\" occurs twice", line, column, *duplicate);
+  }
   return invalid_argument("JSON line {}, column {}: {}", line, column,
                           error ? error.message() : std::string("text after the end of the value"));
 }

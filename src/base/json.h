@@ -80,6 +80,13 @@ class Json {
 /// Integers outside 64 bits become doubles; numbers with a fraction or exponent are doubles.
 Result<Json> parse_json(std::string_view text, int max_depth = 64);
 
+/// What parse_json refuses beyond RFC 8259.
+struct JsonLimits {
+  int max_depth = 64;        ///< Of nested arrays and objects.
+  bool unique_keys = false;  ///< A key that an object has twice is an error, named; otherwise the last one wins.
+};
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits);
+
 /// How dump_json spells a value.
 struct JsonStyle {
   int indent = -1;            ///< -1: one line; otherwise spaces per level, and a newline after each item.
