@@ -11,6 +11,13 @@ if(TENSORFOLD_SANITIZE)
   target_compile_options(tensorfold_options INTERFACE -fsanitize=${TENSORFOLD_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(tensorfold_options INTERFACE -fsanitize=${TENSORFOLD_SANITIZE})
 endif()
+if(TENSORFOLD_FUZZ)
+  # Libraries report their branches to libFuzzer too.
+  target_compile_options(tensorfold_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+add_custom_target(fuzz_targets)    # every fuzz target
+add_custom_target(threaded_tests)  # every test labelled `threads`: what ThreadSanitizer runs
 
 # tf_library(<folder> SOURCES a.cc ... DEPS base ... LIBS external ...)
 # The library of src/<folder>. DEPS are folders above it in style.md's list; LIBS are private to it.
@@ -26,7 +33,8 @@ function(tf_library name)
   endif()
 endfunction()
 
-# tf_test(<name> SOURCES a_test.cc ... DEPS base ... [LIBS ...] [LABELS ...]): one GoogleTest program, its cases known to CTest.
+# tf_test(<name> SOURCES a_test.cc ... DEPS base ... [LIBS ...] [LABELS ...]): one GoogleTest program. Labels with a
+# meaning: slow (not under sanitizers and emulation), threads (under ThreadSanitizer), large (by hand only).
 function(tf_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
@@ -39,6 +47,9 @@ function(tf_test name)
   # One CTest entry per program: hundreds of cases would each pay a process start (seconds under qemu and TSan).
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(threaded_tests ${name})
+  endif()
 endfunction()
 
 # tf_bench(<name> SOURCES ... DEPS ...): one Google Benchmark program.
@@ -58,4 +69,5 @@ function(tf_fuzz name)
   target_link_libraries(${name} PRIVATE tensorfold_options ${ARG_DEPS})
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzz_targets ${name})
 endfunction()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets and runs each for a while, from its corpus in the tree. A crashing input is left in build/fuzz.
+#   tools/ci/fuzz.sh [SECONDS]        default: 60 each
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+seconds=${1:-60}
+cmake --preset fuzz >/dev/null
+cmake --build build/fuzz --target fuzz_targets
+
+passed=0
+failed=0
+for target in build/fuzz/fuzz/fuzz_*; do
+  [ -f "$target" ] && [ -x "$target" ] || continue
+  name=$(basename "$target")
+  mkdir -p "build/fuzz/corpus/$name" "fuzz/corpus/$name"
+  # New inputs go to the first folder; the tree's corpus is only read.
+  if "$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
+    -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "fuzz/corpus/$name"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "fuzz: $name failed; its input is build/fuzz/$name-*"
+  fi
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
