@@ -48,6 +48,7 @@ int64_t available_bytes() {
 class CpuDevice final : public Device {
  public:
   std::string name() const override { return "cpu"; }
+  bool is_host_memory() const override { return true; }
 
   Result<Buffer> allocate(int64_t size_bytes, std::string_view what) override {
     const int64_t length = std::max<int64_t>(size_bytes, 1);

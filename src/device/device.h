@@ -41,6 +41,9 @@ class Device {
   /// "cpu", "cuda:0".
   virtual std::string name() const = 0;
 
+  /// Whether the host may read and write this memory directly.
+  virtual bool is_host_memory() const = 0;
+
   /// At least `size_bytes` bytes aligned to 256, content undefined. `what` names the purpose in the
   /// kOutOfMemory message: "weights of layer 3 need 120 MB, 80 MB are free".
   virtual Result<Buffer> allocate(int64_t size_bytes, std::string_view what) = 0;

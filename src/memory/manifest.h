@@ -1,0 +1,79 @@
+// The manifest: every weight that a model needs, found in the checkpoint and checked, with the bytes it is made of.
+// No tensor is read to make one. WeightTable fills it; loading, plans and `info` read it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "memory/weight.h"
+
+namespace tensorfold {
+
+/// Handles of declared weights; -1 means "this model has none" and may be tested, not leased.
+struct LinearId {
+  int32_t index = -1;
+  explicit operator bool() const { return index >= 0; }
+};
+struct VectorId {
+  int32_t index = -1;
+  explicit operator bool() const { return index >= 0; }
+};
+struct ExpertsId {
+  int32_t index = -1;
+  explicit operator bool() const { return index >= 0; }
+};
+
+/// The group of weights that are leased together: a layer, or what lies outside the layers.
+inline constexpr int kOutsideLayers = -1;
+
+/// Consecutive bytes of a checkpoint's tensor. `tensor` is null where there is none; it lives in the Checkpoint.
+struct TensorSlice {
+  const TensorInfo* tensor = nullptr;
+  int64_t first_byte = 0;  ///< From the start of the tensor.
+  int64_t bytes = 0;
+};
+
+/// One matrix and where its parts are. Of a quantized matrix also the scales, and where the format has them biases.
+struct LinearBinding {
+  int layer = kOutsideLayers;
+  std::string name;  ///< "layer 3 k_proj": for messages.
+  LinearSpec spec;
+  TensorSlice weight;
+  TensorSlice scales;
+  TensorSlice biases;
+  TensorSlice bias;  ///< [out] of bf16, f16 or f32: the `b` of y = W x + b.
+};
+
+/// One vector [size] of bf16, f16 or f32.
+struct VectorBinding {
+  int layer = kOutsideLayers;
+  std::string name;
+  TensorSlice values;
+  int64_t size = 0;  ///< Elements.
+};
+
+/// The experts of one layer: three runs of num_experts linears each, named by the index of their first one.
+struct ExpertsBinding {
+  int layer = kOutsideLayers;
+  int64_t num_experts = 0;
+  int32_t first_gate_proj = 0;
+  int32_t first_up_proj = 0;
+  int32_t first_down_proj = 0;
+};
+
+struct Manifest {
+  std::string family;  ///< Opens every message.
+  std::vector<LinearBinding> linears;   ///< By LinearId::index, those of experts among them.
+  std::vector<VectorBinding> vectors;   ///< By VectorId::index.
+  std::vector<ExpertsBinding> experts;  ///< By ExpertsId::index.
+
+  /// Layers that have weights: 1 + the highest layer.
+  int num_layers() const;
+
+  /// Bytes of checkpoint tensors that are read.
+  int64_t checkpoint_bytes() const;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,105 @@
+// How a model family names the weights it needs: by the checkpoint's own names, with the shapes its config implies.
+// Each is looked up and checked as it is declared; the result is the manifest.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "formats/quantization_config.h"
+#include "formats/safetensors.h"
+#include "memory/manifest.h"
+
+namespace tensorfold {
+
+/// A matrix to bind. `module` is its path without the prefix that Hugging Face and MLX write differently
+/// (canonical_module_name): "layers.3.self_attn.k_proj"; its `.weight` (and `.scales`, `.biases`) are looked up.
+struct LinearDeclaration {
+  std::string module;
+  int64_t out = 0;
+  int64_t in = 0;
+  bool has_bias = false;  ///< `.bias` [out] must exist.
+};
+
+/// The experts of a layer, in any of three spellings below `module` ("layers.3.mlp"), each plain or quantized:
+///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX)
+///   experts.{gate_up_proj,down_proj}          stacked, gate rows before up rows, with or without `.weight`
+///   experts.N.{gate_proj,up_proj,down_proj}   one by one (Hugging Face)
+struct ExpertsDeclaration {
+  std::string module;
+  int64_t num_experts = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+};
+
+/// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the handles mean
+/// nothing. Messages read "qwen3: layer 3 k_proj: shape [1024, 2048], expected [512, 2048] (model-00002.safetensors)".
+/// One thread.
+class WeightTable {
+ public:
+  /// Both must outlive the table, and the checkpoint the manifest.
+  WeightTable(std::string family, const Checkpoint& checkpoint, const QuantizationConfig& quantization);
+
+  /// Whether the checkpoint holds the tensor (prefix left out): for ties and optional tensors.
+  bool has_tensor(std::string_view name) const;
+
+  /// A matrix; packed iff its `.scales` exist.
+  LinearId linear(int layer, const LinearDeclaration& declaration);
+
+  /// A vector [size], kept as f32: norm weights, sinks.
+  VectorId vector(int layer, const std::string& name, int64_t size);
+
+  ExpertsId experts(int layer, const ExpertsDeclaration& declaration);
+
+  /// Refuses a checkpoint that holds `name`: the config says that it ends before ("num_hidden_layers = 3").
+  void expect_absent(const std::string& name, std::string_view because);
+
+  const Status& status() const { return status_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const Manifest& manifest() const { return manifest_; }
+
+ private:
+  /// A matrix, or equal matrices stacked on a leading axis, as the checkpoint has it.
+  struct Stored {
+    const TensorInfo* weight = nullptr;
+    const TensorInfo* scales = nullptr;
+    const TensorInfo* biases = nullptr;
+    LinearSpec spec;  ///< Of one matrix.
+  };
+  /// Which rows of which of the stacked matrices a binding takes.
+  struct RowRange {
+    int64_t matrix = 0;
+    int64_t first_row = 0;
+    int64_t num_rows = 0;
+  };
+  /// What a lookup expects: num_matrices 0 is a plain matrix without a leading axis.
+  struct Expected {
+    std::string module;
+    int64_t num_matrices = 0;
+    int64_t out = 0;
+    int64_t in = 0;
+  };
+
+  Result<const TensorInfo*> find(std::string_view name) const;
+  Result<const TensorInfo*> require(std::string_view name) const;
+  Result<Stored> find_matrix(const Expected& expected) const;
+  Result<LinearSpec> describe_packed(const Stored& stored, const Expected& expected) const;
+  Result<TensorSlice> find_vector(std::string_view name, int64_t size) const;
+  Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;
+  Status bind_experts(int layer, const ExpertsDeclaration& declaration, ExpertsBinding& binding);
+  Status add_stacked(int layer, const Expected& expected, RowRange rows, int32_t& first);
+  Status add_one_by_one(int layer, const Expected& expected, std::string_view projection, int32_t& first);
+  static LinearBinding rows_of(const Stored& stored, const RowRange& rows);
+  void note(Status status);
+
+  const Checkpoint& checkpoint_;
+  const QuantizationConfig& quantization_;
+  /// Canonical name -> tensors that have it: more than one is an error once it is asked for.
+  std::multimap<std::string_view, const TensorInfo*, std::less<>> by_name_;
+  Manifest manifest_;
+  Status status_;
+};
+
+}  // namespace tensorfold
