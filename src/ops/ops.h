@@ -171,7 +171,7 @@ class Ops : public WeightPacker {
   virtual void rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
                           double multiplier) = 0;
 
-  /// For each head: RMS norm over D if a norm weight is given (fp32, plain weight), then rotation of the first R
+  /// For each head: RMS norm over D as rms_norm() if a norm weight is given (plain weight), then rotation of the first R
   /// elements in half-split pairs (j, j + R/2), the rest passing through:
   ///   y[j] = fma(x[j], cos_j, -(x[j+R/2] * sin_j)),  y[j+R/2] = fma(x[j+R/2], cos_j, x[j] * sin_j)
   /// then rounding to the output dtype. Source: Su et al. 2021 (arXiv:2104.09864), `rotate_half` of transformers.
@@ -182,7 +182,17 @@ class Ops : public WeightPacker {
   virtual void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) = 0;
 
   /// Causal attention of each row to the keys at positions 0..p of its own sequence, grouped queries (query head i
-  /// reads KV head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention".
+  /// reads KV head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention", with these forms where that
+  /// page leaves a choice (c = scale*log2(e) and sink*log2(e) are computed in f64 and rounded once):
+  ///   in a span, from m = -inf, l = 0, o = 0, per tile of 64 keys:
+  ///     s = c * (q.k);  m' = max(m, max s);  a = 2^(m - m');  p = 2^(s - m')
+  ///     l = fma(l, a, sum p), sum p a short sum over the 64 fp32 values by slot;  o = a * o
+  ///     keys in pairs ascending: o = fma(p[2i+1], v[2i+1], o), o = fma(p[2i], v[2i], o), p rounded to the pages' dtype
+  ///   a key out of sight, whatever its slot holds, has p = +0 and v = +0
+  ///   spans merge into the first one the row sees, ascending: m' = max(m, m_i);  a = 2^(m - m');  b = 2^(m_i - m')
+  ///     l = fma(l_i, b, l * a);  o = fma(o_i, b, o * a)
+  ///   a sink is one more span, the last: m = sink*log2(e), l = 1, o = 0;  out = o / l
+  /// Span borders: ops/attention_order.h.
   virtual void attention(const AttentionCall& call) = 0;
 
   /// out[t,i] = silu(gate[t,i]) * up[t,i], silu(x) = x * sigmoid(x) in fp32; out [T, I] activation dtype, gate and up
@@ -191,6 +201,8 @@ class Ops : public WeightPacker {
 
   /// Softmax over all X experts in fp32, then the k best by (probability descending, index ascending), their weights
   /// optionally renormalized. k = expert_ids.dim(1).
+  ///   p = e^(x - max x) / sum e^(x - max x);  weight_j = p_j, or p_j / sum of the k;  both sums short sums, the second
+  ///   in the order of the result. A row with a NaN has NaN weights and the experts 0..k-1.
   virtual void route(const RouteCall& call) = 0;
 
   /// out[t] += sum over j ascending of expert_weights[t,j] * down_e(silu(gate_e x) * up_e x), e = expert_ids[t,j]:
@@ -200,8 +212,9 @@ class Ops : public WeightPacker {
   /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype; rows host.
   virtual void gather_rows(View out, View x, std::span<const int32_t> rows) = 0;
 
-  /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling". Waits for the device.
-  /// tokens[i] = -1 where a logit of the row is NaN or the row has no finite logit.
+  /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled out in
+  /// ops/sampling_math.h. Waits for the device. tokens[i] = -1 where a logit of the row is NaN or none is above -inf;
+  /// a logit of -inf is never drawn.
   virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) = 0;
 };
 
