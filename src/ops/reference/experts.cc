@@ -1,0 +1,53 @@
+// The experts of each row in the router's order, one row at a time.
+#include <vector>
+
+#include "base/bf16.h"
+#include "base/fp_env.h"
+#include "ops/contract_math.h"
+#include "ops/reference/reference_ops.h"
+
+namespace tensorfold {
+namespace {
+
+/// Space of one row: gate and up [I] f32, their product [I] in the activation dtype (f32 is the larger), down [E] f32.
+struct RowBuffers {
+  std::vector<float> gate, up, product, down, sum;
+};
+
+void add_expert(ReferenceOps& ops, const ExpertsWeight& weights, size_t expert, float router_weight, View x,
+                RowBuffers& buffers) {
+  const LinearWeight &gate = weights.gate_proj[expert], &up = weights.up_proj[expert];
+  const LinearWeight& down = weights.down_proj[expert];
+  const View gate_out(buffers.gate.data(), DType::kF32, {1, gate.spec.out});
+  const View up_out(buffers.up.data(), DType::kF32, {1, up.spec.out});
+  const View product(buffers.product.data(), x.dtype, {1, gate.spec.out});
+  const View down_out(buffers.down.data(), DType::kF32, {1, down.spec.out});
+  const LinearCall first[] = {{.out = gate_out, .weight = gate}, {.out = up_out, .weight = up}};
+  const LinearCall second[] = {{.out = down_out, .weight = down}};
+  ops.linear(x, first);
+  ops.silu_mul(product, gate_out, up_out);
+  ops.linear(product, second);
+  for (size_t e = 0; e < buffers.sum.size(); ++e) {
+    buffers.sum[e] = contract::fused(router_weight, buffers.down[e], buffers.sum[e]);
+  }
+}
+
+}  // namespace
+
+void ReferenceOps::experts(const ExpertsCall& call) {
+  ScopedFlushDenormals flush;
+  const auto intermediate = static_cast<size_t>(call.weights.gate_proj[0].spec.out);
+  const auto hidden = static_cast<size_t>(call.out.dim(1));
+  RowBuffers buffers{std::vector<float>(intermediate), std::vector<float>(intermediate),
+                     std::vector<float>(intermediate), std::vector<float>(hidden), std::vector<float>(hidden)};
+  for (int64_t t = 0; t < call.x.num_rows(); ++t) {
+    buffers.sum.assign(hidden, 0.0f);
+    for (int64_t j = 0; j < call.expert_ids.dim(1); ++j) {
+      const auto expert = static_cast<size_t>(call.expert_ids.row<int32_t>(t)[j]);
+      add_expert(*this, call.weights, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1), buffers);
+    }
+    for (size_t e = 0; e < hidden; ++e) call.out.row<float>(t)[e] += buffers.sum[e];
+  }
+}
+
+}  // namespace tensorfold
