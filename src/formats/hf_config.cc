@@ -46,7 +46,8 @@ std::optional<ConfigReader> rope_object(ConfigReader& config, const std::string&
 void read_scaling(ConfigReader& rope, RopeConfig& result) {
   const bool needs_factor = result.kind == RopeKind::kLinear || result.kind == RopeKind::kDynamic ||
                             result.kind == RopeKind::kLlama3 || result.kind == RopeKind::kYarn;
-  result.factor = needs_factor ? rope.positive_number("factor") : rope.positive_number("factor", 1.0);
+  const double absent = result.kind == RopeKind::kLongRope ? 0.0 : 1.0;
+  result.factor = needs_factor ? rope.positive_number("factor") : rope.positive_number("factor", absent);
   result.low_freq_factor = rope.positive_number("low_freq_factor", result.low_freq_factor);
   result.high_freq_factor = rope.positive_number("high_freq_factor", result.high_freq_factor);
   result.beta_fast = rope.positive_number("beta_fast", result.beta_fast);

@@ -47,7 +47,7 @@ struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;              ///< rope_theta.
   double partial_rotary_factor = 1.0;  ///< Share of head_dim that is rotated; in (0, 1].
-  double factor = 1.0;
+  double factor = 1.0;                 ///< longrope: 0 when not given, then it follows from the two lengths.
   int64_t original_max_position_embeddings = 0;  ///< 0: not given; then it is the model's max_position_embeddings.
   double low_freq_factor = 1.0;                  ///< llama3.
   double high_freq_factor = 4.0;                 ///< llama3.

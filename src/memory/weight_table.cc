@@ -73,8 +73,10 @@ Result<const TensorInfo*> WeightTable::require(std::string_view name) const {
 Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expected& expected) const {
   const std::optional<ModuleQuantization> how = quantization_.module(expected.module);
   if (!how)
-    return corrupt("{}: has scales, but the config's `quantization` says that it is not packed ({})",
-                   display_name(expected.module), checkpoint_.file_name_of(*stored.scales));
+    return corrupt("{}: has scales ({}), but {}", display_name(expected.module),
+                   checkpoint_.file_name_of(*stored.scales),
+                   quantization_.is_present ? "the config's `quantization` says that it is not packed"
+                                            : "the config has no `quantization`");
   TF_ASSIGN_OR_RETURN(const AffineTensor packed,
                       describe_affine({expected.module, stored.weight, stored.scales, stored.biases}, *how));
   std::vector<int64_t> shape = packed.batch_shape;

@@ -33,7 +33,7 @@ struct ModelSpec {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   int64_t vocab_size = 0;            ///< Rows of the embedding, padding included.
-  int64_t max_position_embeddings = 0;  ///< Positions the checkpoint was made for.
+  int64_t max_position_embeddings = 0;  ///< Longest sequence the model can hold.
   DType activation_dtype = DType::kBF16;
   std::vector<KvShape> kv_layers;    ///< One per attention layer.
 };

@@ -1,0 +1,31 @@
+// See registry.h.
+#include "models/registry.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr ModelFamily kFamilies[] = {
+    {"llama", make_llama},
+    {"qwen2", make_qwen2},
+    {"qwen3", make_qwen3},
+    {"qwen3_moe", make_qwen3_moe},
+};
+
+}  // namespace
+
+std::span<const ModelFamily> model_families() { return kFamilies; }
+
+Result<std::unique_ptr<Model>> make_model(const ModelSource& source) {
+  std::string known;
+  for (const ModelFamily& family : kFamilies) {
+    if (family.model_type == source.config.model_type) {
+      TF_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, family.make(source));
+      TF_RETURN_IF_ERROR(source.table.status());
+      return model;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  return unsupported("config.json: model_type: expected one of {}, found \"{}\"", known, source.config.model_type);
+}
+
+}  // namespace tensorfold
