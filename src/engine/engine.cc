@@ -1,0 +1,350 @@
+// The engine's thread and what crosses to it: new requests, cancellations, statistics. Which rows run is decided in
+// scheduler.cc, how they run in pass.cc; here their tokens become events.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/kv_pages.h"
+#include "engine/pass.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace tensorfold {
+namespace {
+
+Status check_options(const EngineOptions& options, const ModelSpec& spec) {
+  const auto check = [](const char* name, int64_t value, int64_t least) -> Status {
+    if (value >= least) return {};
+    return invalid_argument("{} is {}, expected {} or more", name, value, least);
+  };
+  TF_RETURN_IF_ERROR(check("context_tokens", options.context_tokens, 0));
+  TF_RETURN_IF_ERROR(check("kv_memory_bytes", options.kv_memory_bytes, 0));
+  TF_RETURN_IF_ERROR(check("max_sequences", options.max_sequences, 1));
+  TF_RETURN_IF_ERROR(check("max_queued", options.max_queued, 0));
+  TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 1));
+  if (options.context_tokens > spec.max_position_embeddings) {
+    return invalid_argument("context_tokens is {}, the model was made for {} (max_position_embeddings)",
+                            options.context_tokens, spec.max_position_embeddings);
+  }
+  return {};
+}
+
+/// The ids that end a reply, from the model's files.
+std::vector<int32_t> end_of_sequence_ids(const LoadedModel& model) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : model.generation.eos_token_ids) {
+    if (id >= 0 && id < model.model->spec().vocab_size) ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+void report_ignored_defaults(const LoadedModel& model) {
+  if (model.generation.ignored.empty()) return;
+  log_warning("{}: generation_config.json asks for {}, which this sampler does not have; replies are drawn without it",
+              model.name, fmt::join(model.generation.ignored, ", "));
+}
+
+/// Why no token could be drawn from these logits.
+Status undrawable_error(std::span<const float> logits, int64_t pos) {
+  const bool has_nan = std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); });
+  return make_error(StatusCode::kInternal, "the model produced {} at position {}",
+                    has_nan ? "NaN logits" : "no finite logit", pos);
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  /// What one request is told after a pass.
+  struct Delivery {
+    Sequence* sequence = nullptr;
+    std::unique_ptr<Sequence> finished;  ///< The sequence, if this is its last event.
+    Event event;
+  };
+
+  // Set by start(), then read by every thread.
+  std::shared_ptr<LoadedModel> model;
+  EngineOptions options;
+  SequenceLimits limits;
+  std::vector<int32_t> eos_ids;
+
+  // Engine thread only, once it runs. (Submitting threads make page tables of `pool`, but take no pages.)
+  std::unique_ptr<KvPagePool> pool;
+  std::unique_ptr<PassRunner> runner;
+  std::unique_ptr<Scheduler> scheduler;
+  std::vector<Delivery> deliveries;
+  EngineStats counters;
+
+  /// What other threads leave for the engine's, and what they read of it.
+  struct Shared {
+    std::vector<std::unique_ptr<Sequence>> submitted;
+    std::vector<RequestId> cancelled;
+    bool stop = false;
+    RequestId next_id = 1;
+    EngineStats stats;
+  };
+  std::mutex mutex;
+  std::condition_variable wake;
+  Shared shared;  ///< Guarded by `mutex`.
+  /// Requests whose last event was not delivered yet. Raised under `mutex`, lowered without.
+  std::atomic<int64_t> num_outstanding{0};
+
+  std::thread thread;
+
+  Status start();
+  Result<int64_t> num_kv_pages(int64_t page_bytes) const;
+  void run_thread();
+  bool take_commands();
+  void run_pass();
+  void accept_rows(std::span<const PlannedRows> planned);
+  void accept_token(Sequence& sequence, int64_t logit_idx);
+  Event token_event(Sequence& sequence, int32_t token, std::span<const float> logits) const;
+  void end(Sequence& sequence, FinishReason reason, Status status = {});
+  void finish(Sequence& sequence, Event event);
+  void fail(Sequence& sequence, const Status& status);
+  void deliver();
+  void publish_stats();
+};
+
+Result<int64_t> Engine::Impl::num_kv_pages(int64_t page_bytes) const {
+  const int64_t model_tokens = model->model->spec().max_position_embeddings;
+  return choose_num_kv_pages({.page_bytes = page_bytes,
+                              .memory_bytes = options.kv_memory_bytes,
+                              .free_bytes = model->ops->device().free_bytes(),
+                              .context_tokens = options.context_tokens > 0 ? options.context_tokens : model_tokens,
+                              .max_sequences = options.max_sequences});
+}
+
+Status Engine::Impl::start() {
+  const ModelSpec& spec = model->model->spec();
+  TF_RETURN_IF_ERROR(check_options(options, spec));
+  const int64_t page_bytes = kv_page_set_bytes(*model->ops, spec.kv_layers);
+  TF_ASSIGN_OR_RETURN(const int64_t num_pages, num_kv_pages(page_bytes));
+  const int64_t kv_tokens = num_pages * kPageTokens;
+  limits = {.vocab_size = spec.vocab_size,
+            .context_tokens =
+                options.context_tokens > 0 ? options.context_tokens : std::min(spec.max_position_embeddings, kv_tokens),
+            .kv_tokens = kv_tokens};
+  const Scheduler::Options policy{.max_sequences = options.max_sequences, .pass_tokens = options.pass_tokens};
+  TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, num_pages));
+  TF_ASSIGN_OR_RETURN(runner, PassRunner::create(*model, *pool,
+                                                 {.max_rows = Scheduler::max_pass_rows(policy),
+                                                  .max_logit_rows = options.max_sequences}));
+  scheduler = std::make_unique<Scheduler>(policy, *pool);
+  eos_ids = end_of_sequence_ids(*model);
+  publish_stats();
+  report_ignored_defaults(*model);
+  log_info("{}: context {} tokens, KV memory up to {} MB ({} pages)", model->name, limits.context_tokens,
+           (num_pages * page_bytes) >> 20, num_pages);
+  thread = std::thread([this] { run_thread(); });
+  return {};
+}
+
+void Engine::Impl::run_thread() {
+  while (take_commands()) run_pass();
+  while (Sequence* sequence = scheduler->oldest()) end(*sequence, FinishReason::kCancelled);
+  deliver();
+}
+
+/// Waits while there is nothing to do. False: the engine stops.
+bool Engine::Impl::take_commands() {
+  std::vector<std::unique_ptr<Sequence>> submitted;
+  std::vector<RequestId> cancelled;
+  std::unique_lock lock(mutex);
+  wake.wait(lock, [&] {
+    return shared.stop || !shared.submitted.empty() || !shared.cancelled.empty() || scheduler->oldest() != nullptr;
+  });
+  std::swap(submitted, shared.submitted);
+  std::swap(cancelled, shared.cancelled);
+  const bool stop = shared.stop;
+  lock.unlock();
+
+  for (std::unique_ptr<Sequence>& sequence : submitted) {
+    Sequence& added = *sequence;
+    scheduler->add(std::move(sequence));
+    if (added.num_tokens() >= added.max_total_tokens) end(added, FinishReason::kLength);
+  }
+  for (const RequestId id : cancelled) {
+    if (Sequence* sequence = scheduler->find(id)) end(*sequence, FinishReason::kCancelled);
+  }
+  if (!submitted.empty() || !cancelled.empty()) deliver();
+  return !stop;
+}
+
+void Engine::Impl::run_pass() {
+  const Result<std::span<const PlannedRows>> planned = scheduler->plan();
+  if (!planned.ok()) {  // the device failed to clear a page: nobody's state can be trusted to grow
+    while (Sequence* sequence = scheduler->oldest()) fail(*sequence, planned.status());
+  } else if (!planned->empty()) {
+    const Status status = runner->run(*planned);
+    ++counters.passes;
+    if (status.ok()) {
+      accept_rows(*planned);
+    } else {
+      for (const PlannedRows& rows : *planned) fail(*rows.sequence, status);
+    }
+  }
+  deliver();
+}
+
+void Engine::Impl::accept_rows(std::span<const PlannedRows> planned) {
+  int64_t num_logit_rows = 0;
+  for (const PlannedRows& rows : planned) {
+    const bool wants_logits = rows.wants_logits();
+    rows.sequence->commit(rows.num_rows);
+    if (wants_logits) accept_token(*rows.sequence, num_logit_rows++);
+  }
+}
+
+void Engine::Impl::accept_token(Sequence& sequence, int64_t logit_idx) {
+  const int32_t token = runner->token(logit_idx);
+  const int64_t pos = sequence.num_tokens();
+  std::span<const float> logits;
+  if (token < 0 || sequence.num_logprobs >= 0 || options.observer != nullptr) {
+    const Result<std::span<const float>> copied = runner->logits(logit_idx);
+    if (!copied.ok()) return fail(sequence, copied.status());
+    logits = *copied;
+  }
+  if (token < 0) return fail(sequence, undrawable_error(logits, pos - 1));
+  if (options.observer != nullptr) options.observer->on_token(sequence.id, pos, token, logits);
+
+  if (pos == sequence.num_prompt_tokens) counters.prompt_tokens += pos;
+  ++counters.generated_tokens;
+  Event event = token_event(sequence, token, logits);
+  if (event.finish) return finish(sequence, std::move(event));
+  deliveries.push_back({.sequence = &sequence, .finished = nullptr, .event = std::move(event)});
+}
+
+/// Appends the token to its sequence; the event says what it added to the reply and whether it ended it.
+Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<const float> logits) const {
+  Event event;
+  GeneratedToken& generated = event.tokens.emplace_back();
+  generated.token = token;
+  if (sequence.num_logprobs >= 0) {
+    TokenLogprobs logprobs = token_logprobs(logits, token, sequence.num_logprobs);
+    generated.logprob = logprobs.chosen;
+    generated.top_logprobs = std::move(logprobs.top);
+  }
+  sequence.tokens.push_back(token);
+
+  const bool is_eos = !sequence.ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  if (!is_eos) generated.text = sequence.text.push(token);
+  const bool is_full = sequence.num_tokens() >= sequence.max_total_tokens;
+  if (is_eos || is_full) event.tail = sequence.text.finish();
+  if (is_eos || sequence.text.stopped()) {
+    event.finish = FinishReason::kStop;
+  } else if (is_full) {
+    event.finish = FinishReason::kLength;
+  }
+  return event;
+}
+
+/// Ends a request without a token.
+void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
+  Event event;
+  event.finish = reason;
+  event.status = std::move(status);
+  finish(sequence, std::move(event));
+}
+
+/// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
+void Engine::Impl::finish(Sequence& sequence, Event event) {
+  event.usage = sequence.usage();
+  deliveries.push_back({.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
+}
+
+void Engine::Impl::fail(Sequence& sequence, const Status& status) {
+  const Status named = status.with_context(fmt::format("request {}", sequence.id));
+  log_error("{}", named.message());
+  end(sequence, FinishReason::kError, named);
+}
+
+/// Sends what the last pass or command gave. The statistics come first: whoever has the event sees its numbers.
+void Engine::Impl::deliver() {
+  publish_stats();
+  for (Delivery& delivery : deliveries) {
+    if (delivery.finished != nullptr) num_outstanding.fetch_sub(1);
+    delivery.sequence->sink(std::move(delivery.event));
+  }
+  deliveries.clear();
+}
+
+void Engine::Impl::publish_stats() {
+  counters.running = scheduler->num_running();
+  counters.queued = scheduler->num_waiting();
+  counters.preemptions = scheduler->num_preemptions();
+  counters.kv_pages_used = pool->num_used();
+  counters.kv_pages_total = pool->num_pages();
+  counters.kv_bytes = pool->num_used() * pool->page_bytes();
+  const std::lock_guard lock(mutex);
+  shared.stats = counters;
+}
+
+Engine::Engine() : impl_(std::make_unique<Impl>()) {}
+
+Engine::~Engine() {
+  if (!impl_->thread.joinable()) return;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->shared.stop = true;
+  }
+  impl_->wake.notify_one();
+  impl_->thread.join();
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> model, const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine);
+  engine->impl_->model = std::move(model);
+  engine->impl_->options = options;
+  TF_RETURN_IF_ERROR(engine->impl_->start());
+  return engine;
+}
+
+Result<RequestId> Engine::submit(Request request, EventSink sink) {
+  TF_CHECK(sink != nullptr, "a request needs a sink");
+  Impl& impl = *impl_;
+  // The checks and the sequence's own memory take time with the length of the prompt, so they are made outside the
+  // lock.
+  TF_ASSIGN_OR_RETURN(
+      std::unique_ptr<Sequence> sequence,
+      make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer, *impl.pool));
+  RequestId id;
+  {
+    const std::lock_guard lock(impl.mutex);
+    const int64_t most = impl.options.max_sequences + impl.options.max_queued;
+    if (impl.num_outstanding.load() >= most) {
+      return make_error(StatusCode::kBusy, "{} requests are running or waiting, which is the limit", most);
+    }
+    impl.num_outstanding.fetch_add(1);
+    id = sequence->id = impl.shared.next_id++;
+    impl.shared.submitted.push_back(std::move(sequence));
+  }
+  impl.wake.notify_one();
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->shared.cancelled.push_back(id);
+  }
+  impl_->wake.notify_one();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->shared.stats;
+}
+
+int64_t Engine::context_tokens() const { return impl_->limits.context_tokens; }
+
+const LoadedModel& Engine::model() const { return *impl_->model; }
+
+}  // namespace tensorfold

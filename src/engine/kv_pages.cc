@@ -1,0 +1,103 @@
+// The page pool behind engine/kv_pages.h.
+#include "engine/kv_pages.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tensorfold {
+namespace {
+
+constexpr int64_t kAlignment_bytes = 64;
+
+int64_t aligned_page_bytes(const Ops& ops, const KvShape& shape) {
+  return (ops.kv_page_bytes(shape) + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
+}
+
+}  // namespace
+
+int64_t kv_page_set_bytes(const Ops& ops, std::span<const KvShape> layers) {
+  int64_t bytes = 0;
+  for (const KvShape& shape : layers) bytes += 2 * aligned_page_bytes(ops, shape);
+  return bytes;
+}
+
+Result<int64_t> choose_num_kv_pages(const KvLimit& limit) {
+  const int64_t memory_bytes = limit.memory_bytes > 0 ? limit.memory_bytes : limit.free_bytes / 2;
+  const int64_t useful = limit.max_sequences * pages_for_tokens(limit.context_tokens);
+  // A page table holds 32-bit ids.
+  const int64_t most = std::min<int64_t>(useful, std::numeric_limits<int32_t>::max());
+  const int64_t num_pages = std::min(most, memory_bytes / std::max<int64_t>(limit.page_bytes, 1));
+  if (num_pages < 1) {
+    return make_error(StatusCode::kOutOfMemory, "KV memory of {} bytes holds no page: one takes {} bytes", memory_bytes,
+                      limit.page_bytes);
+  }
+  return num_pages;
+}
+
+KvPagePool::KvPagePool(Device& device, Buffer buffer, int64_t page_bytes, int64_t num_pages)
+    : device_(device),
+      buffer_(std::move(buffer)),
+      page_bytes_(page_bytes),
+      num_pages_(num_pages),
+      reference_counts_(static_cast<size_t>(num_pages), 0) {}
+
+Result<std::unique_ptr<KvPagePool>> KvPagePool::create(Ops& ops, std::span<const KvShape> layers, int64_t num_pages) {
+  const int64_t page_bytes = kv_page_set_bytes(ops, layers);
+  TF_ASSIGN_OR_RETURN(Buffer buffer, ops.device().allocate(page_bytes * num_pages, "KV memory"));
+  std::byte* next = buffer.data();
+  std::unique_ptr<KvPagePool> pool(new KvPagePool(ops.device(), std::move(buffer), page_bytes, num_pages));
+  for (const KvShape& shape : layers) {
+    const int64_t half = aligned_page_bytes(ops, shape);
+    pool->layers_.push_back(
+        {.shape = shape, .k = next, .v = next + half, .page_stride_bytes = page_bytes, .num_pages = num_pages});
+    next += 2 * half;
+  }
+  return pool;
+}
+
+Result<int32_t> KvPagePool::allocate() {
+  TF_CHECK(num_free() > 0, "no free KV page");
+  const bool reuse = !returned_.empty();
+  const int32_t page = reuse ? returned_.back() : num_touched_;
+  TF_RETURN_IF_ERROR(device_.zero(buffer_.data() + page * page_bytes_, page_bytes_));
+  if (reuse) {
+    returned_.pop_back();
+  } else {
+    ++num_touched_;
+  }
+  reference_counts_[page] = 1;
+  ++num_used_;
+  return page;
+}
+
+void KvPagePool::retain(int32_t page) {
+  TF_DCHECK(reference_counts_[page] > 0);
+  ++reference_counts_[page];
+}
+
+void KvPagePool::release(int32_t page) {
+  TF_CHECK(reference_counts_[page] > 0, "a KV page was given back twice");
+  if (--reference_counts_[page] > 0) return;
+  returned_.push_back(page);
+  --num_used_;
+}
+
+int64_t PageTable::num_missing(int64_t num_tokens) const {
+  return std::max<int64_t>(0, pages_for_tokens(num_tokens) - num_pages());
+}
+
+Status PageTable::grow_to(int64_t num_tokens) {
+  for (int64_t missing = num_missing(num_tokens); missing > 0; --missing) {
+    TF_ASSIGN_OR_RETURN(const int32_t page, pool_->allocate());
+    pages_.push_back(page);
+  }
+  return {};
+}
+
+void PageTable::clear() {
+  for (const int32_t page : pages_) pool_->release(page);
+  pages_.clear();
+}
+
+}  // namespace tensorfold

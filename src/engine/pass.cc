@@ -1,0 +1,74 @@
+// One pass through the model (engine/pass.h).
+#include "engine/pass.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/arena.h"
+#include "base/fp_env.h"
+#include "engine/sampler.h"
+
+namespace tensorfold {
+
+PassRunner::PassRunner(const LoadedModel& model, KvPagePool& pool) : model_(model), pool_(pool) {}
+
+Result<std::unique_ptr<PassRunner>> PassRunner::create(const LoadedModel& model, KvPagePool& pool,
+                                                       const Limits& limits) {
+  std::unique_ptr<PassRunner> runner(new PassRunner(model, pool));
+  Device& device = model.ops->device();
+  const int64_t vocab_size = model.model->spec().vocab_size;
+  TF_ASSIGN_OR_RETURN(runner->scratch_,
+                      device.allocate(model.model->scratch_bytes(limits.max_rows), "scratch memory of a pass"));
+  TF_ASSIGN_OR_RETURN(runner->logits_, device.allocate(limits.max_logit_rows * vocab_size * dtype_bytes(DType::kF32),
+                                                       "logits of a pass"));
+  return runner;
+}
+
+// Rows lie in the order of the plan, so each sequence's are consecutive, as RowBatch asks.
+void PassRunner::lay_out(std::span<const PlannedRows> planned) {
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  logit_rows_.clear();
+  sample_rows_.clear();
+  for (const PlannedRows& rows : planned) {
+    const Sequence& sequence = *rows.sequence;
+    const int64_t first_pos = sequence.num_computed, end_pos = first_pos + rows.num_rows;
+    sequences_.push_back({.first_row = static_cast<int64_t>(tokens_.size()),
+                          .num_rows = rows.num_rows,
+                          .first_pos = first_pos,
+                          .page_table = sequence.pages.data()});
+    tokens_.insert(tokens_.end(), sequence.tokens.begin() + first_pos, sequence.tokens.begin() + end_pos);
+    positions_.resize(tokens_.size());
+    std::iota(positions_.end() - rows.num_rows, positions_.end(), static_cast<int32_t>(first_pos));
+    if (!rows.wants_logits()) continue;
+    logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
+    sample_rows_.push_back(sample_row(sequence.sampling, sequence.seed, end_pos));
+  }
+  drawn_.assign(logit_rows_.size(), -1);
+}
+
+Status PassRunner::run(std::span<const PlannedRows> planned) {
+  const ScopedFlushDenormals flush;  // arithmetic.md: every thread that computes
+  lay_out(planned);
+  Ops& ops = *model_.ops;
+  const Pass pass{
+      .tokens = tokens_, .rows = {.positions = positions_, .sequences = sequences_}, .logit_rows = logit_rows_};
+  Arena scratch(scratch_.data(), scratch_.size_bytes());
+  const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), model_.model->spec().vocab_size});
+  ops.begin_pass(pass.rows);
+  model_.model->forward(pass, ops, *model_.weights, {.kv_layers = pool_.layers()}, scratch, logits);
+  if (!drawn_.empty()) ops.sample(drawn_, logits, sample_rows_);
+  return ops.end_pass();
+}
+
+Result<std::span<const float>> PassRunner::logits(int64_t i) {
+  const auto vocab_size = static_cast<size_t>(model_.model->spec().vocab_size);
+  host_logits_.resize(vocab_size);
+  const int64_t row_bytes = static_cast<int64_t>(vocab_size * sizeof(float));
+  TF_RETURN_IF_ERROR(model_.ops->device().copy_to_host(reinterpret_cast<std::byte*>(host_logits_.data()),
+                                                       logits_.data() + i * row_bytes, row_bytes));
+  return std::span<const float>(host_logits_);
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,76 @@
+// The edge of the engine: what is checked of a request before it becomes a Sequence.
+#include "engine/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/sampler.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int kMaxLogprobs = 20;
+
+Status check_tokens(const std::vector<int32_t>& prompt, int64_t vocab_size) {
+  if (prompt.empty()) return invalid_argument("the prompt has no tokens");
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= vocab_size) {
+      return invalid_argument("prompt token {} is {}, expected 0 to {}", i, prompt[i], vocab_size - 1);
+    }
+  }
+  return {};
+}
+
+Status check_stop(const std::vector<std::string>& stop, bool has_tokenizer) {
+  if (!stop.empty() && !has_tokenizer) return invalid_argument("stop strings need a tokenizer; this model has none");
+  for (size_t i = 0; i < stop.size(); ++i) {
+    if (stop[i].empty()) return invalid_argument("stop string {} is empty", i);
+  }
+  return {};
+}
+
+/// How long the sequence may become. The newest token's keys and values are not kept, so N tokens take N - 1 positions.
+Result<int64_t> longest_sequence(const Request& request, const SequenceLimits& limits) {
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (request.max_tokens < -1) return invalid_argument("max_tokens is {}, expected 0 or more", request.max_tokens);
+  if (request.max_tokens == 0 && prompt_tokens <= limits.context_tokens) return prompt_tokens;
+  if (prompt_tokens >= limits.context_tokens) {
+    return invalid_argument("the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens",
+                            prompt_tokens, limits.context_tokens);
+  }
+  const int64_t room = limits.context_tokens - prompt_tokens;
+  const bool is_open = request.max_tokens < 0;
+  const int64_t total = prompt_tokens + (is_open ? room : std::min(request.max_tokens, room));
+  const int64_t least = is_open ? prompt_tokens + 1 : total;
+  if (least - 1 > limits.kv_tokens) {
+    return invalid_argument("the request needs KV memory for {} tokens, all of it holds {}", least - 1,
+                            limits.kv_tokens);
+  }
+  return std::min(total, limits.kv_tokens + 1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
+                                                const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool) {
+  TF_RETURN_IF_ERROR(check_tokens(request.prompt, limits.vocab_size));
+  TF_RETURN_IF_ERROR(check_sampling(request.sampling));
+  TF_RETURN_IF_ERROR(check_stop(request.stop, tokenizer != nullptr));
+  if (request.num_logprobs < -1 || request.num_logprobs > kMaxLogprobs) {
+    return invalid_argument("logprobs is {}, expected 0 to {}", request.num_logprobs, kMaxLogprobs);
+  }
+  TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits));
+
+  auto sequence = std::make_unique<Sequence>(pool, TextStream(tokenizer, request.stop));
+  sequence->num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  sequence->seed = request.sampling.seed ? *request.sampling.seed : default_seed(request.prompt);
+  sequence->tokens = std::move(request.prompt);
+  sequence->max_total_tokens = max_total_tokens;
+  sequence->sampling = request.sampling;
+  sequence->num_logprobs = request.num_logprobs;
+  sequence->ignore_eos = request.ignore_eos;
+  sequence->sink = std::move(sink);
+  return sequence;
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,133 @@
+// The page pool: accounting, clearing, sharing, and the default limit.
+#include "engine/kv_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "tests/support/fake_model.h"
+
+namespace tensorfold {
+namespace {
+
+class KvPagesTest : public testing::Test {
+ protected:
+  std::unique_ptr<KvPagePool> make_pool(int64_t num_pages) {
+    return KvPagePool::create(*ops_, std::vector<KvShape>(2), num_pages).value();
+  }
+  FakeModelControl control_;
+  std::unique_ptr<Ops> ops_ = make_fake_ops(control_);
+};
+
+TEST_F(KvPagesTest, TokensRoundUpToPages) {
+  EXPECT_EQ(pages_for_tokens(0), 0);
+  EXPECT_EQ(pages_for_tokens(1), 1);
+  EXPECT_EQ(pages_for_tokens(64), 1);
+  EXPECT_EQ(pages_for_tokens(65), 2);
+}
+
+TEST_F(KvPagesTest, PagesOfAllLayersAreDisjointAndInsideTheBuffer) {
+  const auto pool = make_pool(3);
+  EXPECT_EQ(pool->page_bytes(), 2 * 2 * 512);
+  std::set<const std::byte*> starts;
+  for (const KvPages& layer : pool->layers()) {
+    for (int64_t page = 0; page < 3; ++page) {
+      starts.insert(layer.key_page(page));
+      starts.insert(layer.value_page(page));
+    }
+  }
+  ASSERT_EQ(starts.size(), 12u);
+  const std::byte* previous = nullptr;
+  for (const std::byte* start : starts) {
+    if (previous != nullptr) {
+      EXPECT_EQ(start - previous, 512);
+    }
+    previous = start;
+  }
+}
+
+TEST_F(KvPagesTest, AReusedPageIsCleared) {
+  const auto pool = make_pool(1);
+  const KvPages& layer = pool->layers()[1];
+  const int32_t page = pool->allocate().value();
+  std::memset(layer.value_page(page), 0xff, 512);
+  pool->release(page);
+  ASSERT_EQ(pool->allocate().value(), page);
+  EXPECT_TRUE(
+      std::all_of(layer.value_page(page), layer.value_page(page) + 512, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST_F(KvPagesTest, ASharedPageIsFreeOnlyAfterItsLastHolder) {
+  const auto pool = make_pool(2);
+  const int32_t page = pool->allocate().value();
+  pool->retain(page);
+  pool->release(page);
+  EXPECT_EQ(pool->num_free(), 1);
+  EXPECT_NE(pool->allocate().value(), page);
+  pool->release(page);
+  EXPECT_EQ(pool->num_free(), 1);
+}
+
+TEST_F(KvPagesTest, UsedPagesComeBeforeFreshOnes) {
+  const auto pool = make_pool(100);
+  const int32_t first = pool->allocate().value(), second = pool->allocate().value();
+  pool->release(first);
+  EXPECT_EQ(pool->allocate().value(), first);
+  EXPECT_EQ(second, 1);
+  EXPECT_EQ(pool->allocate().value(), 2);
+}
+
+TEST_F(KvPagesTest, AFailedClearTakesNoPage) {
+  const auto pool = make_pool(1);
+  control_.device.fail_zero = true;
+  EXPECT_EQ(pool->allocate().status().code(), StatusCode::kInternal);
+  control_.device.fail_zero = false;
+  EXPECT_EQ(pool->num_free(), 1);
+  EXPECT_TRUE(pool->allocate().ok());
+}
+
+TEST_F(KvPagesTest, ATableGrowsAsNeededAndGivesEverythingBack) {
+  const auto pool = make_pool(4);
+  {
+    PageTable table(*pool);
+    EXPECT_EQ(table.num_missing(0), 0);
+    EXPECT_EQ(table.num_missing(65), 2);
+    ASSERT_TRUE(table.grow_to(65).ok());
+    EXPECT_EQ(pool->num_used(), 2);
+    ASSERT_TRUE(table.grow_to(128).ok());
+    EXPECT_EQ(pool->num_used(), 2);
+    EXPECT_EQ(table.num_missing(129), 1);
+    EXPECT_EQ(table.num_pages(), 2);
+    EXPECT_NE(table.data()[0], table.data()[1]);
+  }
+  EXPECT_EQ(pool->num_used(), 0);
+}
+
+TEST_F(KvPagesTest, TheLimitIsTheUsersOrHalfOfFreeMemoryButNeverMoreThanIsUseful) {
+  const KvLimit limit{
+      .page_bytes = 1000, .memory_bytes = 0, .free_bytes = 30'000, .context_tokens = 640, .max_sequences = 4};
+  EXPECT_EQ(choose_num_kv_pages(limit).value(), 15);
+  KvLimit given = limit;
+  given.memory_bytes = 8'999;
+  EXPECT_EQ(choose_num_kv_pages(given).value(), 8);
+  KvLimit plenty = limit;
+  plenty.free_bytes = int64_t{1} << 40;
+  EXPECT_EQ(choose_num_kv_pages(plenty).value(), 40);
+}
+
+TEST_F(KvPagesTest, ALimitBelowOnePageIsRefusedWithBothSizes) {
+  const Result<int64_t> pages = choose_num_kv_pages(
+      {.page_bytes = 1000, .memory_bytes = 999, .free_bytes = 1 << 30, .context_tokens = 64, .max_sequences = 1});
+  EXPECT_EQ(pages.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(pages.status().message(), "KV memory of 999 bytes holds no page: one takes 1000 bytes");
+}
+
+TEST_F(KvPagesTest, ARefusedAllocationIsReported) {
+  control_.device.refuse_allocation_at = 1;
+  EXPECT_EQ(KvPagePool::create(*ops_, std::vector<KvShape>(2), 3).status().code(), StatusCode::kOutOfMemory);
+}
+
+}  // namespace
+}  // namespace tensorfold

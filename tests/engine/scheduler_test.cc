@@ -1,0 +1,218 @@
+// The scheduler's policy: which rows, in which order, and who waits or gives way.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_model.h"
+
+namespace tensorfold {
+namespace {
+
+/// A row count per sequence id, in the order of the plan.
+using Rows = std::vector<std::pair<RequestId, int64_t>>;
+
+class SchedulerTest : public testing::Test {
+ protected:
+  void start(const Scheduler::Options& options, int64_t num_pages) {
+    scheduler_.reset();  // its sequences hold pages of the pool
+    pool_ = KvPagePool::create(*ops_, std::vector<KvShape>(2), num_pages).value();
+    scheduler_ = std::make_unique<Scheduler>(options, *pool_);
+  }
+
+  Sequence& add(RequestId id, int64_t num_prompt_tokens) {
+    auto sequence = std::make_unique<Sequence>(*pool_, TextStream(nullptr, {}));
+    sequence->id = id;
+    sequence->tokens = fake_prompt(num_prompt_tokens, id);
+    sequence->num_prompt_tokens = num_prompt_tokens;
+    Sequence& added = *sequence;
+    scheduler_->add(std::move(sequence));
+    return added;
+  }
+
+  /// Plans a pass, checks its pages, and pretends that it ran: every sequence that yields a token gets one.
+  Rows run_pass() {
+    const auto planned = scheduler_->plan();
+    EXPECT_TRUE(planned.ok());
+    Rows rows;
+    for (const PlannedRows& entry : *planned) {
+      Sequence& sequence = *entry.sequence;
+      rows.push_back({sequence.id, entry.num_rows});
+      EXPECT_GE(sequence.pages.num_pages() * kPageTokens, sequence.num_computed + entry.num_rows);
+      const bool yields = entry.wants_logits();
+      sequence.commit(entry.num_rows);
+      if (yields) sequence.tokens.push_back(1);
+    }
+    return rows;
+  }
+
+  FakeModelControl control_;
+  std::unique_ptr<Ops> ops_ = make_fake_ops(control_);
+  std::unique_ptr<KvPagePool> pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(SchedulerTest, PromptsAreCutIntoChunksOldestFirst) {
+  start({.max_sequences = 4, .pass_tokens = 8}, 10);
+  add(1, 11);
+  add(2, 6);
+  EXPECT_EQ(run_pass(), (Rows{{1, 8}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 3}, {2, 5}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+}
+
+TEST_F(SchedulerTest, DecodingRowsComeFirstAndPromptsGetAQuarterBesideThem) {
+  start({.max_sequences = 4, .pass_tokens = 16}, 10);
+  add(1, 3);
+  EXPECT_EQ(run_pass(), (Rows{{1, 3}}));
+  add(2, 100);
+  add(3, 2);
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 4}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 4}}));
+}
+
+TEST_F(SchedulerTest, DecodingGoesOnWhateverArrives) {
+  start({.max_sequences = 4, .pass_tokens = 16}, 100);
+  add(1, 1);
+  run_pass();
+  add(2, 1000);
+  for (int i = 0; i < 100; ++i) {
+    const Rows rows = run_pass();
+    ASSERT_EQ(rows.front(), (std::pair<RequestId, int64_t>{1, 1}));
+  }
+}
+
+TEST_F(SchedulerTest, PromptsGetOnEvenWhereDecodingRowsFillThePass) {
+  start({.max_sequences = 4, .pass_tokens = 1}, 10);
+  add(1, 1);
+  run_pass();
+  add(2, 3);
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+}
+
+TEST_F(SchedulerTest, NoPassHasMoreRowsThanPromised) {
+  for (const Scheduler::Options& options : {Scheduler::Options{.max_sequences = 6, .pass_tokens = 4},
+                                            Scheduler::Options{.max_sequences = 3, .pass_tokens = 40}}) {
+    start(options, 1000);
+    for (RequestId id = 1; id <= 12; ++id) add(id, static_cast<int64_t>(1 + id * 7 % 30));
+    for (int i = 0; i < 60; ++i) {
+      int64_t num_rows = 0;
+      for (const auto& [id, rows] : run_pass()) num_rows += rows;
+      ASSERT_LE(num_rows, Scheduler::max_pass_rows(options));
+    }
+  }
+}
+
+TEST_F(SchedulerTest, SequencesBeyondTheLimitWaitInOrder) {
+  start({.max_sequences = 2, .pass_tokens = 64}, 10);
+  Sequence& first = add(1, 2);
+  add(2, 2);
+  add(3, 2);
+  EXPECT_EQ(run_pass(), (Rows{{1, 2}, {2, 2}}));
+  EXPECT_EQ(scheduler_->num_waiting(), 1);
+  scheduler_->remove(first);
+  EXPECT_EQ(run_pass(), (Rows{{2, 1}, {3, 2}}));
+}
+
+TEST_F(SchedulerTest, ARequestWaitsUntilPagesForItsPromptAreFree) {
+  start({.max_sequences = 8, .pass_tokens = 512}, 6);
+  Sequence& first = add(1, 4 * 64);
+  add(2, 3 * 64);  // 4 + 3 > 6
+  add(3, 2);       // would fit, but not before an older one
+  EXPECT_EQ(run_pass(), (Rows{{1, 256}}));
+  EXPECT_EQ(scheduler_->num_waiting(), 2);
+  scheduler_->remove(first);
+  EXPECT_EQ(run_pass(), (Rows{{2, 192}, {3, 2}}));
+}
+
+TEST_F(SchedulerTest, PagesOfAPromptThatIsStillComputedAreSpokenFor) {
+  start({.max_sequences = 8, .pass_tokens = 64}, 6);
+  add(1, 4 * 64);
+  EXPECT_EQ(run_pass(), (Rows{{1, 64}}));
+  EXPECT_EQ(pool_->num_used(), 1);
+  add(2, 2 * 64 + 1);
+  run_pass();
+  EXPECT_EQ(scheduler_->num_waiting(), 1);
+}
+
+TEST_F(SchedulerTest, TheYoungestGivesWayAndComesBackFirst) {
+  start({.max_sequences = 8, .pass_tokens = 512}, 5);
+  Sequence& first = add(1, 63);
+  Sequence& second = add(2, 63);
+  Sequence& third = add(3, 64 + 2);
+  add(4, 2);
+  EXPECT_EQ(run_pass(), (Rows{{1, 63}, {2, 63}}));  // the third waits for a page to spare for each of the two
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));
+  EXPECT_EQ(pool_->num_used(), 2);
+  EXPECT_EQ(scheduler_->num_waiting(), 2);
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}, {2, 1}}));  // both take their second page
+  EXPECT_EQ(pool_->num_used(), 4);
+  for (int i = 0; i < 63; ++i) run_pass();
+  EXPECT_EQ(scheduler_->num_preemptions(), 0);
+  EXPECT_EQ(run_pass(), (Rows{{1, 1}}));  // the first takes the last page, the second finds none
+  EXPECT_EQ(scheduler_->num_preemptions(), 1);
+  EXPECT_EQ(second.num_computed, 0);
+  EXPECT_EQ(second.pages.num_pages(), 0);
+  EXPECT_EQ(second.num_tokens(), 63 + 66);
+  scheduler_->remove(first);
+  EXPECT_EQ(run_pass(), (Rows{{2, 129}}));  // before the third, which is younger; with all it had
+  scheduler_->remove(second);
+  EXPECT_EQ(run_pass(), (Rows{{3, 66}, {4, 2}}));
+  EXPECT_EQ(third.num_tokens(), 67);
+}
+
+TEST_F(SchedulerTest, SeveralMayGiveWayAndKeepTheirOrder) {
+  start({.max_sequences = 8, .pass_tokens = 512}, 3);
+  Sequence& first = add(1, 60);
+  run_pass();
+  add(2, 1);
+  run_pass();
+  EXPECT_EQ(scheduler_->num_running(), 2);
+  first.tokens.resize(180, 5);  // as if it had grown at once: it needs both other pages
+  EXPECT_EQ(run_pass(), (Rows{{1, 119}}));
+  EXPECT_EQ(scheduler_->num_preemptions(), 1);
+  add(3, 2);
+  scheduler_->remove(first);
+  EXPECT_EQ(run_pass(), (Rows{{2, 2}, {3, 2}}));
+}
+
+TEST_F(SchedulerTest, TheOldestAlwaysGetsOn) {
+  start({.max_sequences = 8, .pass_tokens = 32}, 4);
+  for (RequestId id = 1; id <= 6; ++id) add(id, 40 + static_cast<int64_t>(id));
+  std::vector<int64_t> finished;
+  for (int pass = 0; pass < 5000 && finished.size() < 6; ++pass) {
+    Sequence* oldest = scheduler_->oldest();
+    const RequestId oldest_id = oldest->id;
+    const int64_t computed = oldest->num_computed;
+    run_pass();
+    ASSERT_EQ(scheduler_->oldest()->id, oldest_id);
+    ASSERT_GT(scheduler_->oldest()->num_computed, computed);
+    for (RequestId id = 1; id <= 6; ++id) {
+      Sequence* sequence = scheduler_->find(id);
+      if (sequence == nullptr || sequence->num_tokens() < 250) continue;
+      finished.push_back(static_cast<int64_t>(id));
+      scheduler_->remove(*sequence);
+    }
+  }
+  EXPECT_EQ(finished, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(pool_->num_used(), 0);
+}
+
+TEST_F(SchedulerTest, RemovingFreesPagesWhereverTheSequenceIs) {
+  start({.max_sequences = 1, .pass_tokens = 64}, 4);
+  add(1, 70);
+  add(2, 5);
+  run_pass();
+  EXPECT_EQ(pool_->num_used(), 1);
+  EXPECT_EQ(scheduler_->remove(*scheduler_->find(2))->id, 2u);
+  EXPECT_EQ(scheduler_->remove(*scheduler_->find(1))->id, 1u);
+  EXPECT_EQ(pool_->num_used(), 0);
+  EXPECT_EQ(scheduler_->find(1), nullptr);
+  EXPECT_EQ(scheduler_->oldest(), nullptr);
+  EXPECT_TRUE(run_pass().empty());
+}
+
+}  // namespace
+}  // namespace tensorfold
