@@ -13,17 +13,19 @@
 #include <cstdint>
 #include <cstring>
 
+// Always inlined: inside a function compiled for an instruction set with fma, fma is then an instruction, elsewhere a
+// call of the C library; the bits are the same.
 #ifdef __CUDACC__
-#define TF_HOST_DEVICE __host__ __device__
+#define TF_CONTRACT_FUNCTION __host__ __device__ __forceinline__
 #else
-#define TF_HOST_DEVICE
+#define TF_CONTRACT_FUNCTION inline __attribute__((always_inline))
 #endif
 
 namespace tensorfold {
 
 /// The same bytes as another type.
 template <class To, class From>
-TF_HOST_DEVICE inline To bits_as(From from) {
+TF_CONTRACT_FUNCTION To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From), "bits_as reinterprets, it does not convert");
   To to;
   memcpy(&to, &from, sizeof to);
@@ -81,26 +83,26 @@ inline constexpr double kCos[] = {0x1.5555555555555p-5,  -0x1.6c16c16c16c16p-10,
                                   -0x1.27e4fb7712d65p-22, 0x1.1eed8deb97a97p-29, -0x1.9394ba0cd6ed5p-37,
                                   0x1.ab785b00b4646p-45};
 
-TF_HOST_DEVICE inline float fused(float a, float b, float c) { return ::fmaf(a, b, c); }
-TF_HOST_DEVICE inline double fused(double a, double b, double c) { return ::fma(a, b, c); }
+TF_CONTRACT_FUNCTION float fused(float a, float b, float c) { return ::fmaf(a, b, c); }
+TF_CONTRACT_FUNCTION double fused(double a, double b, double c) { return ::fma(a, b, c); }
 
 /// c[0] + c[1] x + ... by Horner's rule, one fma a step.
 template <class T, int kSize>
-TF_HOST_DEVICE inline T horner(T x, const T (&c)[kSize]) {
+TF_CONTRACT_FUNCTION T horner(T x, const T (&c)[kSize]) {
   T r = c[kSize - 1];
   for (int i = kSize - 2; i >= 0; --i) r = fused(r, x, c[i]);
   return r;
 }
 
 /// y * 2^n for a normal result; n is the low bits of `rounded` (a sum with kRoundF32).
-TF_HOST_DEVICE inline float scale_by_power(float y, float rounded) {
+TF_CONTRACT_FUNCTION float scale_by_power(float y, float rounded) {
   return bits_as<float>(bits_as<uint32_t>(y) + (bits_as<uint32_t>(rounded) << 23));
 }
 
 }  // namespace contract
 
 /// 2^x. Exact for x = 0; 0 below -126, infinity from 128. Error at most 0.87 ulp.
-TF_HOST_DEVICE inline float exp2_f32(float x) {
+TF_CONTRACT_FUNCTION float exp2_f32(float x) {
   if (!(x >= contract::kExp2Low)) return x != x ? x : 0.0f;
   if (x >= contract::kExp2High) return bits_as<float>(0x7f800000u);
   const float rounded = x + contract::kRoundF32;
@@ -109,7 +111,7 @@ TF_HOST_DEVICE inline float exp2_f32(float x) {
 }
 
 /// e^x. 0 below -126 ln2, infinity from 128 ln2. Error at most 1.1 ulp.
-TF_HOST_DEVICE inline float exp_f32(float x) {
+TF_CONTRACT_FUNCTION float exp_f32(float x) {
   if (!(x >= contract::kExpLow)) return x != x ? x : 0.0f;
   if (x >= contract::kExpHigh) return bits_as<float>(0x7f800000u);
   const float rounded = contract::fused(x, contract::kLog2e, contract::kRoundF32);
@@ -120,7 +122,7 @@ TF_HOST_DEVICE inline float exp_f32(float x) {
 }
 
 /// Natural logarithm; -infinity at 0 (denormals included), NaN below. Error at most 0.82 ulp.
-TF_HOST_DEVICE inline float log_f32(float x) {
+TF_CONTRACT_FUNCTION float log_f32(float x) {
   if (x == 0.0f) return bits_as<float>(0xff800000u);
   if (!(x > 0.0f)) return bits_as<float>(0x7fc00000u);
   const uint32_t bits = bits_as<uint32_t>(x);
@@ -134,27 +136,27 @@ TF_HOST_DEVICE inline float log_f32(float x) {
 }
 
 /// log(1 + x) for 0 <= x <= 1, accurate for small x too. Error at most 1.3 ulp.
-TF_HOST_DEVICE inline float log1p_f32(float x) {
+TF_CONTRACT_FUNCTION float log1p_f32(float x) {
   const float s = 1.0f + x;
   const float lost = x - (s - 1.0f);
   return log_f32(s) + lost / s;
 }
 
 /// 1 / (1 + e^-x). Error at most 2.5 ulp.
-TF_HOST_DEVICE inline float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
+TF_CONTRACT_FUNCTION float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
 /// x sigmoid(x). Error at most 3 ulp.
-TF_HOST_DEVICE inline float silu_f32(float x) { return x * sigmoid_f32(x); }
+TF_CONTRACT_FUNCTION float silu_f32(float x) { return x * sigmoid_f32(x); }
 
 /// log(1 + e^x), as max(x, 0) + log1p(e^-|x|). Error at most 2 ulp.
-TF_HOST_DEVICE inline float softplus_f32(float x) {
+TF_CONTRACT_FUNCTION float softplus_f32(float x) {
   const float magnitude = x < 0.0f ? -x : x;
   return (x > 0.0f ? x : 0.0f) + log1p_f32(exp_f32(-magnitude));
 }
 
 /// Hyperbolic tangent: polynomial below 0.625, else 1 - 2 / (e^2|x| + 1) with the sign of x. Error at most
 /// 1.4 ulp.
-TF_HOST_DEVICE inline float tanh_f32(float x) {
+TF_CONTRACT_FUNCTION float tanh_f32(float x) {
   const uint32_t sign = bits_as<uint32_t>(x) & 0x80000000u;
   const float magnitude = bits_as<float>(bits_as<uint32_t>(x) ^ sign);
   if (magnitude < contract::kTanhSmall) {
@@ -166,10 +168,10 @@ TF_HOST_DEVICE inline float tanh_f32(float x) {
 }
 
 /// 1 / sqrt(x), both operations rounded: no reciprocal-square-root estimate. Error at most 1.5 ulp.
-TF_HOST_DEVICE inline float rsqrt_f32(float x) { return 1.0f / ::sqrtf(x); }
+TF_CONTRACT_FUNCTION float rsqrt_f32(float x) { return 1.0f / ::sqrtf(x); }
 
 /// 2^x; 0 below -1022, infinity from 1024. Error at most 0.9 ulp.
-TF_HOST_DEVICE inline double exp2_f64(double x) {
+TF_CONTRACT_FUNCTION double exp2_f64(double x) {
   if (!(x >= -1022.0)) return x != x ? x : 0.0;
   if (x >= 1024.0) return bits_as<double>(uint64_t{0x7ff0000000000000});
   const double rounded = x + contract::kRoundF64;
@@ -186,7 +188,7 @@ struct Double2 {
 };
 
 /// log(m) to about 2^-66 of itself for m in [sqrt(1/2), sqrt(2)).
-TF_HOST_DEVICE inline Double2 log_of_mantissa(double m) {
+TF_CONTRACT_FUNCTION Double2 log_of_mantissa(double m) {
   const double a = m - 1.0;  // exact
   const double b = m + 1.0;
   const double b_lost = m - (b - 1.0);
@@ -203,7 +205,7 @@ struct Decomposed {
   double exponent, mantissa;
 };
 
-TF_HOST_DEVICE inline Decomposed decompose(double x) {
+TF_CONTRACT_FUNCTION Decomposed decompose(double x) {
   const uint64_t bits = bits_as<uint64_t>(x);
   const int64_t exponent = static_cast<int64_t>(bits - kSqrtHalfBitsF64) >> 52;
   return {static_cast<double>(exponent), bits_as<double>(bits - (static_cast<uint64_t>(exponent) << 52))};
@@ -212,7 +214,7 @@ TF_HOST_DEVICE inline Decomposed decompose(double x) {
 }  // namespace contract
 
 /// Natural logarithm of a positive normal x, as accurate near 1 as elsewhere. Error at most 0.8 ulp.
-TF_HOST_DEVICE inline double log_f64(double x) {
+TF_CONTRACT_FUNCTION double log_f64(double x) {
   const contract::Decomposed d = contract::decompose(x);
   const contract::Double2 m = contract::log_of_mantissa(d.mantissa);
   return contract::fused(d.exponent, contract::kLn2HighF64,
@@ -221,7 +223,7 @@ TF_HOST_DEVICE inline double log_f64(double x) {
 
 /// base^exponent for a positive normal base: 2^(exponent log2 base) with the logarithm to 2^-66. Error at most 1.4 ulp
 /// where |exponent log2 base| < 64.
-TF_HOST_DEVICE inline double pow_f64(double base, double exponent) {
+TF_CONTRACT_FUNCTION double pow_f64(double base, double exponent) {
   const contract::Decomposed d = contract::decompose(base);
   const contract::Double2 m = contract::log_of_mantissa(d.mantissa);
   const double product = m.high * contract::kLog2eHighF64;
@@ -241,7 +243,7 @@ struct SinCos {
   double sin, cos;
 };
 
-TF_HOST_DEVICE inline SinCos sincos_f64(double x) {
+TF_CONTRACT_FUNCTION SinCos sincos_f64(double x) {
   // Cody and Waite with fma: x - n (pi/2) as an unevaluated sum. The first step is exact: n pi/2's leading part and x
   // are multiples of 2^-53 and their difference is below 1.
   const double rounded = contract::fused(x, contract::kTwoOverPi, contract::kRoundF64);
