@@ -23,7 +23,7 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 
 struct WeightLoadOptions {
   int num_threads = 0;    ///< Threads that read and pack. 0: all usable CPUs.
-  LoadProgress progress;  ///< May be empty.
+  LoadProgress progress = {};  ///< May be empty.
 };
 
 /// Proof that a layer's weights are on the device, until it is destroyed. Lives no longer than its Weights.

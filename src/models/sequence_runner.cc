@@ -1,0 +1,74 @@
+// See sequence_runner.h.
+#include "models/sequence_runner.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tensorfold {
+
+Result<std::unique_ptr<SequenceRunner>> SequenceRunner::create(const RunnableModel& runnable, const Limits& limits) {
+  TF_CHECK(limits.max_tokens > 0 && limits.max_rows > 0);
+  std::unique_ptr<SequenceRunner> runner(new SequenceRunner(runnable, limits));
+  TF_RETURN_IF_ERROR(runner->allocate());
+  return runner;
+}
+
+Status SequenceRunner::allocate() {
+  Device& device = runnable_.ops.device();
+  const ModelSpec& spec = runnable_.model.spec();
+  const int64_t num_pages = (limits_.max_tokens + kPageTokens - 1) / kPageTokens;
+  int64_t kv_bytes = 0;
+  for (const KvShape& shape : spec.kv_layers) kv_bytes += 2 * num_pages * runnable_.ops.kv_page_bytes(shape);
+  TF_ASSIGN_OR_RETURN(kv_, device.allocate(kv_bytes, "KV pages"));
+  TF_ASSIGN_OR_RETURN(scratch_, device.allocate(runnable_.model.scratch_bytes(limits_.max_rows), "scratch of a pass"));
+  TF_ASSIGN_OR_RETURN(logits_, device.allocate(limits_.max_rows * spec.vocab_size * 4, "logits"));
+
+  std::byte* next = kv_.data();
+  for (const KvShape& shape : spec.kv_layers) {
+    const int64_t page_bytes = runnable_.ops.kv_page_bytes(shape);
+    kv_layers_.push_back({shape, next, next + num_pages * page_bytes, page_bytes, num_pages});
+    next += 2 * num_pages * page_bytes;
+  }
+  page_table_.resize(num_pages);
+  std::iota(page_table_.begin(), page_table_.end(), 0);
+  return reset();
+}
+
+Status SequenceRunner::reset() {
+  num_tokens_ = 0;
+  return runnable_.ops.device().zero(kv_.data(), kv_.size_bytes());
+}
+
+Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> tokens,
+                                                      std::span<const int32_t> logit_rows) {
+  const auto num_rows = static_cast<int64_t>(tokens.size());
+  const int64_t vocab_size = runnable_.model.spec().vocab_size;
+  if (num_rows > limits_.max_rows || num_tokens_ + num_rows > limits_.max_tokens)
+    return invalid_argument("{} tokens after {}: the limits are {} a pass and {} in all", num_rows, num_tokens_,
+                            limits_.max_rows, limits_.max_tokens);
+  for (int32_t token : tokens)
+    if (token < 0 || token >= vocab_size)
+      return invalid_argument("token {} is outside the vocabulary of {}", token, vocab_size);
+  if (num_rows == 0) return std::span<const float>();
+
+  std::vector<int32_t> positions(num_rows);
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(num_tokens_));
+  const SequenceRows sequence = {0, num_rows, num_tokens_, page_table_.data()};
+  const Pass pass = {.tokens = tokens, .rows = {positions, {&sequence, 1}}, .logit_rows = logit_rows};
+  const auto num_logits = static_cast<int64_t>(logit_rows.size());
+  Arena scratch(scratch_.data(), scratch_.size_bytes());
+
+  Ops& ops = runnable_.ops;
+  ops.begin_pass(pass.rows);
+  runnable_.model.forward(pass, ops, runnable_.weights, {kv_layers_}, scratch,
+                          View(logits_.data(), DType::kF32, {num_logits, vocab_size}));
+  TF_RETURN_IF_ERROR(ops.end_pass());
+  num_tokens_ += num_rows;
+
+  host_logits_.resize(num_logits * vocab_size);
+  TF_RETURN_IF_ERROR(ops.device().copy_to_host(reinterpret_cast<std::byte*>(host_logits_.data()), logits_.data(),
+                                               num_logits * vocab_size * 4));
+  return std::span<const float>(host_logits_);
+}
+
+}  // namespace tensorfold
