@@ -53,13 +53,13 @@ struct RopeConfig {
   double high_freq_factor = 4.0;                 ///< llama3.
   double beta_fast = 32.0;                       ///< yarn.
   double beta_slow = 1.0;                        ///< yarn.
-  std::optional<double> attention_factor;        ///< yarn, longrope.
-  std::optional<double> mscale;                  ///< yarn.
-  std::optional<double> mscale_all_dim;          ///< yarn.
+  std::optional<double> attention_factor = {};   ///< yarn, longrope.
+  std::optional<double> mscale = {};             ///< yarn.
+  std::optional<double> mscale_all_dim = {};     ///< yarn.
   bool truncate = true;                          ///< yarn: borders of the ramp rounded outwards.
-  std::vector<double> short_factor;              ///< longrope.
-  std::vector<double> long_factor;               ///< longrope.
-  std::vector<int64_t> mrope_section;            ///< Multimodal positions; empty: none.
+  std::vector<double> short_factor = {};         ///< longrope.
+  std::vector<double> long_factor = {};          ///< longrope.
+  std::vector<int64_t> mrope_section = {};       ///< Multimodal positions; empty: none.
   bool mrope_interleaved = false;
 };
 

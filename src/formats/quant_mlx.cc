@@ -34,14 +34,27 @@ int solve_bits(int64_t weight_words, int64_t num_groups, int group_size) {
   return static_cast<int>(bits / in);
 }
 
+constexpr uint64_t low_mask(int bits) { return (uint64_t{1} << bits) - 1; }
+
+/// Eight values of kBits, lowest first, moved to the eight bytes of a word: the upper four values to the upper half,
+/// then the upper two of each half to its upper half, then each odd one to its own byte.
+template <int kBits>
+uint64_t spread_to_bytes(uint64_t word) {
+  word = (word & low_mask(4 * kBits)) | (word >> (4 * kBits) << 32);
+  constexpr uint64_t kPairs = low_mask(2 * kBits) * 0x0000000100000001u;
+  word = (word & kPairs) | ((word & kPairs << (2 * kBits)) << (16 - 2 * kBits));
+  constexpr uint64_t kSingles = low_mask(kBits) * 0x0001000100010001u;
+  return (word & kSingles) | ((word & kSingles << kBits) << (8 - kBits));
+}
+
 /// Eight values are exactly kBits bytes, whatever the width: the unit of all packing here.
 template <int kBits>
 void unpack_all(const std::byte* row, std::span<uint8_t> values) {
-  constexpr uint64_t kMask = (1u << kBits) - 1;
   for (size_t i = 0; i < values.size(); i += 8, row += kBits) {
     uint64_t word = 0;
     std::memcpy(&word, row, kBits);
-    for (int k = 0; k < 8; ++k) values[i + k] = static_cast<uint8_t>(word >> (kBits * k) & kMask);
+    word = spread_to_bytes<kBits>(word);
+    std::memcpy(&values[i], &word, 8);
   }
 }
 

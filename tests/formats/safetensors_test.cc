@@ -113,6 +113,8 @@ TEST(SafetensorsHeaderTest, TheLengthMustFitTheFile) {
     const Status status = Checkpoint::open_file("d/cut.safetensors", files).status();
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << size;
     EXPECT_THAT(status.message(), HasSubstr("cut.safetensors: ")) << size;
+    const bool ends_in_header = size >= 8 && size < whole.size() - 3;
+    EXPECT_EQ(status.message().find("header length") != std::string::npos, ends_in_header) << size;
   }
   files.put("long", std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10));
   EXPECT_THAT(Checkpoint::open_file("long", files).status().message(), HasSubstr("header length 18446744073709551615"));
@@ -229,6 +231,17 @@ TEST_F(ShardedTest, WithoutAnIndexNumberedFilesMustBeComplete) {
   EXPECT_TRUE(open_status().ok()) << open_status().message();
   files_.put("m/model-00001-of-00003.safetensors", make_vectors({}));
   EXPECT_THAT(open_status().message(), HasSubstr("others are of"));
+}
+
+TEST(CheckpointTest, NumberedFilesMayCountFromZero) {
+  MemoryFileSystem files;
+  files.put("m/model-00000-of-00003.safetensors", make_vectors({{"a", "A"}}));
+  files.put("m/model-00001-of-00003.safetensors", make_vectors({{"b", "B"}}));
+  EXPECT_THAT(Checkpoint::open("m", files).status().message(), HasSubstr("model-00002-of-00003.safetensors is missing"));
+  files.put("m/model-00002-of-00003.safetensors", make_vectors({{"c", "C"}}));
+  EXPECT_TRUE(Checkpoint::open("m", files).ok());
+  ASSERT_TRUE(files.remove("m/model-00001-of-00003.safetensors").ok());
+  EXPECT_THAT(Checkpoint::open("m", files).status().message(), HasSubstr("model-00001-of-00003.safetensors is missing"));
 }
 
 TEST(CheckpointTest, WithoutAnIndexEveryModelFileIsTakenAndNoOther) {
