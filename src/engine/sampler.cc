@@ -13,8 +13,8 @@
 namespace tensorfold {
 namespace {
 
-/// exp(x) for x <= 0 with relative error below 2^-50: x = k ln 2 + r, |r| <= ln 2 / 2, Taylor's series of exp(r) to
-/// r^13 (the next term is below 4e-18), times 2^k. Only additions, products and fma, so it is one function everywhere.
+/// exp(x) for x <= 0 with a relative error below 1e-11, far under the float that is made of it: x = k ln 2 + r,
+/// |r| <= ln 2 / 2, Taylor's series of exp(r) to r^9 (the next term is below 7e-12), times 2^k. Only additions, products and fma, so it is one function everywhere.
 double exp_of_nonpositive(double x) {
   constexpr double kLowest = -700.0;  // exp(-700) is near the smallest normal double; it weighs nothing in a sum >= 1
   if (!(x > kLowest)) return 0.0;
@@ -22,7 +22,7 @@ double exp_of_nonpositive(double x) {
   const double k = std::floor(std::fma(x, kLog2E, 0.5));
   const double r = std::fma(-k, kLn2Low, std::fma(-k, kLn2High, x));
   double sum = 1.0;
-  for (int n = 13; n >= 1; --n) sum = std::fma(sum * r, 1.0 / n, 1.0);
+  for (int n = 9; n >= 1; --n) sum = std::fma(sum * r, 1.0 / n, 1.0);
   return sum * std::bit_cast<double>((static_cast<int64_t>(k) + 1023) << 52);
 }
 

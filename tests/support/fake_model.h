@@ -23,7 +23,7 @@ class FaultyDevice final : public Device {
   std::atomic<int> num_live{0};              ///< Buffers not freed.
   std::atomic<int> refuse_allocation_at{0};  ///< This call (from 1) is refused; 0: none.
   std::atomic<bool> fail_zero{false};
-  int64_t free_memory_bytes = int64_t{64} << 20;
+  int64_t free_memory_bytes = int64_t{8} << 20;
 
   std::string name() const override { return "faulty"; }
   bool is_host_memory() const override { return true; }
@@ -52,7 +52,7 @@ inline constexpr int64_t kFakeVocabSize = 50;
 /// A row of this token has NaN logits; of the next one, none that is finite.
 inline constexpr int32_t kFakeNanToken = 48;
 inline constexpr int32_t kFakeInfiniteToken = 49;
-inline constexpr int64_t kFakeMaxPositions = 4096;
+inline constexpr int64_t kFakeMaxPositions = 131072;
 
 /// A loaded model without files: two attention layers, no tokenizer, ops that only hold memory and sample. `control`
 /// must outlive it.
