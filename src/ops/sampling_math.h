@@ -39,13 +39,12 @@ TF_CONTRACT_FUNCTION float log2_weight(float canonical_logit, float max, float t
   return ((canonical_logit - max) / temperature) * contract::kLog2e;
 }
 
-/// floor(2^40 e) for 0 <= e <= 1: the float's mantissa, shifted.
+/// floor(2^40 e) for 0 <= e <= 1: the mantissa as a number of 41 bits, shifted by the exponent.
 TF_CONTRACT_FUNCTION uint64_t weight_of(float e) {
   const uint32_t bits = bits_as<uint32_t>(e);
-  const int32_t shift = static_cast<int32_t>(bits >> 23) - (127 + 23 - kWeightBits);
   const uint64_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-  if (shift >= 0) return mantissa << shift;
-  return shift > -24 ? mantissa >> -shift : 0;
+  const uint32_t shift = 127u - (bits >> 23);
+  return (mantissa << (kWeightBits - 23)) >> (shift < 63u ? shift : 63u);
 }
 
 /// The integer that a token weighs for the cuts.
