@@ -69,6 +69,29 @@ TEST(QuantMlxTest, EveryReaderOfAPackedRowAgreesWithTheRule) {
   }
 }
 
+TensorInfo tensor(DType dtype, std::vector<int64_t> shape) {
+  TensorInfo info;
+  info.name = "t";
+  info.dtype = dtype;
+  info.shape = std::move(shape);
+  return info;
+}
+
+/// describe_affine of a module made of three tensors.
+Result<AffineTensor> describe(const TensorInfo& weight, const TensorInfo& scales, const TensorInfo* biases,
+                              const ModuleQuantization& expected) {
+  return describe_affine({.name = "m", .weight = &weight, .scales = &scales, .biases = biases}, expected);
+}
+
+/// A float tensor of a checkpoint.
+std::vector<float> read_floats(const Checkpoint& checkpoint, const std::string& name) {
+  const TensorInfo* info = checkpoint.find(name);
+  if (info == nullptr || info->dtype != DType::kF32) return {};
+  std::vector<float> values(info->num_elements());
+  EXPECT_TRUE(checkpoint.read(name, std::as_writable_bytes(std::span(values))).ok());
+  return values;
+}
+
 struct Quantized {
   std::vector<uint8_t> values;
   std::vector<float> scales;
@@ -93,6 +116,31 @@ TEST(QuantMlxTest, QuantizesTheVectorsOfTheSpecification) {
                                     "efdecdbcabaa99887766554433221100");
   EXPECT_THAT(q.scales, ElementsAre(0.125f, -0.13125f));
   EXPECT_THAT(q.biases, ElementsAre(-1.25f, 1.3125f));
+}
+
+// The golden file is MLX's own output (tools/fixtures/mlx_quantize.py), every width and group size.
+TEST(QuantMlxTest, QuantizesAndPacksAsMlxDoes) {
+  const auto golden =
+      Checkpoint::open_file(std::string(TENSORFOLD_SOURCE_DIR) + "/tests/golden/formats/mlx_quantize.safetensors");
+  ASSERT_TRUE(golden.ok()) << golden.status().message();
+  const std::vector<float> weights = read_floats(*golden, "w");
+  ASSERT_EQ(weights.size(), 512u);
+  for (int bits : kAllBits) {
+    for (int group_size : {32, 64, 128}) {
+      const std::string name = fmt::format("{}.{}", bits, group_size);
+      const TensorInfo* packed = golden->find(name + ".weight");
+      const auto described = describe(*packed, *golden->find(name + ".scales"), golden->find(name + ".biases"),
+                                      {.group_size = group_size, .bits = bits});
+      ASSERT_TRUE(described.ok()) << described.status().message();
+      EXPECT_EQ(described->in, 256);
+      std::vector<std::byte> expected(packed->bytes);
+      ASSERT_TRUE(golden->read(packed->name, expected).ok());
+      const Quantized q = quantize(weights, bits, group_size);  // Both rows at once: groups do not cross them.
+      EXPECT_EQ(hex(pack(q.values, bits)), hex(expected)) << name;
+      EXPECT_EQ(q.scales, read_floats(*golden, name + ".scales")) << name;
+      EXPECT_EQ(q.biases, read_floats(*golden, name + ".biases")) << name;
+    }
+  }
 }
 
 /// Errors of one group that quantize_row has to keep small.
@@ -137,20 +185,6 @@ TEST(QuantMlxTest, GroupsWithoutSpreadStayFinite) {
     EXPECT_TRUE(std::isfinite(q.scales[0]) && q.scales[0] != 0.0f) << value;
     EXPECT_NEAR(q.scales[0] * q.values[0] + q.biases[0], value, 1e-7) << value;
   }
-}
-
-TensorInfo tensor(DType dtype, std::vector<int64_t> shape) {
-  TensorInfo info;
-  info.name = "t";
-  info.dtype = dtype;
-  info.shape = std::move(shape);
-  return info;
-}
-
-/// describe_affine of a module made of three tensors.
-Result<AffineTensor> describe(const TensorInfo& weight, const TensorInfo& scales, const TensorInfo* biases,
-                              const ModuleQuantization& expected) {
-  return describe_affine({.name = "m", .weight = &weight, .scales = &scales, .biases = biases}, expected);
 }
 
 TEST(QuantMlxTest, DescribesAModuleOfEveryWidth) {
