@@ -37,11 +37,15 @@ Status check_options(const EngineOptions& options, const ModelSpec& spec) {
   return {};
 }
 
-/// The ids that end a reply, from the model's files.
+/// The ids that end a reply: those of generation_config.json (or config.json), and the tokenizer's eos_token
+/// (specs/tokenizers.md §1).
 std::vector<int32_t> end_of_sequence_ids(const LoadedModel& model) {
   std::vector<int32_t> ids;
   for (const int64_t id : model.generation.eos_token_ids) {
     if (id >= 0 && id < model.model->spec().vocab_size) ids.push_back(static_cast<int32_t>(id));
+  }
+  if (model.tokenizer != nullptr && model.tokenizer->eos_token()) {
+    if (const auto id = model.tokenizer->token_to_id(*model.tokenizer->eos_token())) ids.push_back(*id);
   }
   return ids;
 }

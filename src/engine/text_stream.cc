@@ -6,8 +6,8 @@
 namespace tensorfold {
 
 TextStream::TextStream(std::shared_ptr<const Tokenizer> tokenizer, std::span<const std::string> stop)
-    : tokenizer_(std::move(tokenizer)), stop_strings_(stop) {
-  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_);
+    : stop_strings_(stop) {
+  if (tokenizer != nullptr) detokenizer_.emplace(std::move(tokenizer), /*skip_special_tokens=*/true);
 }
 
 std::string TextStream::push(int32_t token) {

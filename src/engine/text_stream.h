@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/stop_strings.h"
+#include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
 namespace tensorfold {
@@ -29,7 +30,6 @@ class TextStream {
   bool stopped() const { return stop_strings_.matched(); }
 
  private:
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<Detokenizer> detokenizer_;
   StopStrings stop_strings_;
 };
