@@ -56,11 +56,11 @@ struct ThreadPool::Impl {
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
-  void take_tasks() {
-    for (int64_t i; (i = next_task.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) function(context, i);
+  void take_tasks(int thread) {
+    for (int64_t i; (i = next_task.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) function(context, i, thread);
   }
 
-  void worker_loop() {
+  void worker_loop(int thread) {
     ScopedFlushDenormals flush;
     uint32_t seen = 0;
     for (;;) {
@@ -68,7 +68,7 @@ struct ThreadPool::Impl {
       while (!spin_until(raised)) generation.wait(seen, std::memory_order_acquire);
       seen = generation.load(std::memory_order_acquire);
       if (stop.load(std::memory_order_relaxed)) return;
-      take_tasks();
+      take_tasks(thread);
       if (workers_left.fetch_sub(1, std::memory_order_acq_rel) == 1) workers_left.notify_one();
     }
   }
@@ -76,7 +76,7 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
   TF_CHECK(num_threads >= 1);
-  for (int i = 1; i < num_threads; ++i) impl_->workers.emplace_back([this] { impl_->worker_loop(); });
+  for (int i = 1; i < num_threads; ++i) impl_->workers.emplace_back([this, i] { impl_->worker_loop(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -93,7 +93,7 @@ void ThreadPool::run_erased(int64_t num_tasks, Function function, const void* co
   ScopedFlushDenormals flush;
   Impl& team = *impl_;
   if (num_tasks == 1 || team.workers.empty()) {
-    for (int64_t i = 0; i < num_tasks; ++i) function(context, i);
+    for (int64_t i = 0; i < num_tasks; ++i) function(context, i, 0);
     return;
   }
   team.function = function;
@@ -103,7 +103,7 @@ void ThreadPool::run_erased(int64_t num_tasks, Function function, const void* co
   team.workers_left.store(static_cast<int32_t>(team.workers.size()), std::memory_order_relaxed);
   team.generation.fetch_add(1, std::memory_order_release);
   team.generation.notify_all();
-  team.take_tasks();
+  team.take_tasks(0);
   const auto finished = [&] { return team.workers_left.load(std::memory_order_acquire) == 0; };
   while (!spin_until(finished)) {
     const int32_t left = team.workers_left.load(std::memory_order_acquire);

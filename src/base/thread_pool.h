@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 namespace tensorfold {
 
@@ -20,14 +21,25 @@ class ThreadPool {
 
   /// Calls task(i) for every i in [0, num_tasks), each exactly once, and returns when all are done. Tasks are taken
   /// one by one from a shared counter, so uneven ones balance; the caller takes part. Results must not depend on
-  /// which thread runs a task.
+  /// which thread runs a task. A task may also take the thread's index in [0, num_threads()), for scratch memory:
+  /// task(i, thread).
   template <class Task>
   void run(int64_t num_tasks, const Task& task) {
-    run_erased(num_tasks, [](const void* context, int64_t i) { (*static_cast<const Task*>(context))(i); }, &task);
+    run_erased(
+        num_tasks,
+        [](const void* context, int64_t i, int thread) {
+          if constexpr (std::is_invocable_v<const Task&, int64_t, int>) {
+            (*static_cast<const Task*>(context))(i, thread);
+          } else {
+            static_cast<void>(thread);
+            (*static_cast<const Task*>(context))(i);
+          }
+        },
+        &task);
   }
 
  private:
-  using Function = void (*)(const void* context, int64_t index);
+  using Function = void (*)(const void* context, int64_t index, int thread);
   void run_erased(int64_t num_tasks, Function function, const void* context);
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -24,6 +24,26 @@ TEST(ThreadPoolTest, RunsEveryIndexOnceAcrossManySteps) {
   }
 }
 
+TEST(ThreadPoolTest, GivesTasksThatRunAtTheSameTimeDifferentThreadIndices) {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  std::vector<std::atomic<int>> running(kThreads);
+  std::atomic<int> shared{0}, outside{0};
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    pool.run(50, [&](int64_t, int thread) {
+      if (thread < 0 || thread >= kThreads) {
+        outside++;
+        return;
+      }
+      if (running[static_cast<size_t>(thread)]++ != 0) shared++;
+      std::this_thread::yield();
+      running[static_cast<size_t>(thread)]--;
+    });
+  }
+  EXPECT_EQ(outside, 0);
+  EXPECT_EQ(shared, 0);
+}
+
 TEST(ThreadPoolTest, WakesWorkersThatWentToSleep) {
   ThreadPool pool(3);
   std::atomic<int> sum{0};

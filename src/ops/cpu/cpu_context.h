@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -49,6 +50,9 @@ class Workspace {
   int64_t used_bytes_ = 0;      ///< Of that block.
   int depth_ = 0;               ///< Live frames.
 };
+
+/// The first feature that `isa` needs and this CPU lacks; empty when it can run here.
+std::string_view missing_feature(CpuIsa isa);
 
 /// One per CpuOps, handed to every op.
 struct CpuContext {

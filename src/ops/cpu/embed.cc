@@ -1,0 +1,142 @@
+// embed() of the cpu backend: a row gathered out of a packed table. Its words lie one to a vector of 32, so a row of
+// 4-bit weights touches in/8 cache lines that the head, if tied, reads in order.
+#include "ops/cpu/isa_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/embed.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "ops/cpu/embed.h"
+#include "ops/cpu/simd_math-inl.h"
+#include "ops/linear_layout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tensorfold::cpu {
+namespace HWY_NAMESPACE {
+
+/// out[k] = fma(scale, integers[k], bias) for the 32 columns of a unit.
+template <class Out>
+void scale_unit(Out* out, const float* integers, float scale, float bias) {
+  const hn::ScalableTag<float> d;
+  for (int64_t k = 0; k < kUnitColumns; k += static_cast<int64_t>(hn::Lanes(d))) {
+    store_as(d, hn::MulAdd(hn::Set(d, scale), hn::Load(d, integers + k), hn::Set(d, bias)), out + k);
+  }
+}
+
+void scale_unit_f32(float* out, const float* integers, float scale, float bias) {
+  scale_unit(out, integers, scale, bias);
+}
+void scale_unit_bf16(bf16* out, const float* integers, float scale, float bias) {
+  scale_unit(out, integers, scale, bias);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tensorfold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <cstring>
+
+#include "ops/cpu/split.h"
+
+namespace tensorfold::cpu {
+namespace {
+
+float load_float(DType dtype, const std::byte* address) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, address, sizeof value);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, address, sizeof bits);
+  return dtype == DType::kBF16 ? to_float(bf16{bits}) : to_float(f16{bits});
+}
+
+/// The integers of one output in a unit; `words` is the output's word of vector 0.
+template <int kBits>
+void unit_integers(float* integers, const std::byte* words) {
+  uint32_t word[kBits];
+  for (int v = 0; v < kBits; ++v) std::memcpy(&word[v], words + v * kPanelOutputs * 4, 4);
+  for (int k = 0; k < kUnitColumns; ++k) {
+    const FieldPieces pieces = field_pieces(kBits, k / 2);
+    uint32_t value = 0;
+    for (int i = 0, at = 0; i < pieces.size; ++i) {
+      const FieldPiece& piece = pieces.piece[static_cast<size_t>(i)];
+      value |= (word[piece.vector] >> (piece.bit + k % 2 * 16) & ((1u << piece.count) - 1)) << at;
+      at += piece.count;
+    }
+    integers[k] = static_cast<float>(value ^ field_inversion(kBits));
+  }
+}
+
+using UnitIntegers = void (*)(float* integers, const std::byte* words);
+
+UnitIntegers unit_integers_of(int bits) {
+  switch (bits) {
+    case 2: return unit_integers<2>;
+    case 3: return unit_integers<3>;
+    case 4: return unit_integers<4>;
+    case 5: return unit_integers<5>;
+    case 6: return unit_integers<6>;
+    default: return unit_integers<8>;
+  }
+}
+
+template <class Out>
+void affine_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token,
+                void (*scale_unit)(Out*, const float*, float, float)) {
+  const LinearSpec& spec = table.spec;
+  const UnitIntegers unit_integers = unit_integers_of(spec.bits);
+  const int64_t unit_bytes = kPanelOutputs * kUnitColumns * spec.bits / 8;
+  alignas(64) float integers[kUnitColumns];
+  for (int64_t g = 0; g < layout.num_chunks(); ++g) {
+    const std::byte* scale = table.data + packed_scale_offset(spec, layout, token, g);
+    const float s = load_float(spec.dtype, scale), b = load_float(spec.dtype, scale + layout.scale_bytes);
+    const std::byte* unit = table.data + token / kPanelOutputs * layout.panel_bytes + g * layout.chunk_bytes +
+                            2 * layout.scale_bytes + token % kPanelOutputs * 4;
+    for (int64_t k = 0; k < layout.chunk_columns; k += kUnitColumns, unit += unit_bytes, out += kUnitColumns) {
+      unit_integers(integers, unit);
+      scale_unit(out, integers, s, b);
+    }
+  }
+}
+
+template <class Out>
+void float_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token) {
+  for (int64_t k = 0; k < table.spec.in; ++k) {
+    const float value =
+        load_float(table.spec.dtype, table.data + packed_float_offset(table.spec, layout, token, k));
+    if constexpr (sizeof(Out) == sizeof(float)) {
+      out[k] = value;
+    } else {
+      out[k] = to_bf16(value);
+    }
+  }
+}
+
+}  // namespace
+
+void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const int32_t> tokens) {
+  const LinearLayout layout(table.spec);
+  const auto scale_f32 = TF_ISA_FUNCTION(cpu.isa, scale_unit_f32);
+  const auto scale_bf16 = TF_ISA_FUNCTION(cpu.isa, scale_unit_bf16);
+  const auto row = [&](auto* out_row, int64_t token, auto scale) {
+    if (table.spec.format == WeightFormat::kAffine) {
+      affine_row(out_row, table, layout, token, scale);
+    } else {
+      float_row(out_row, table, layout, token);
+    }
+  };
+  for_row_blocks(cpu.pool, out.num_rows(), out.dim(1), [&](int64_t t) {
+    const int64_t token = tokens[static_cast<size_t>(t)];
+    if (out.dtype == DType::kF32) {
+      row(out.row<float>(t), token, scale_f32);
+    } else {
+      row(out.row<bf16>(t), token, scale_bf16);
+    }
+  });
+}
+
+}  // namespace tensorfold::cpu
+#endif
