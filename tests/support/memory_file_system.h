@@ -1,8 +1,9 @@
 // A file system in memory that can be broken on purpose: short reads, a read or write that fails at the n-th call, files
-// cut short while open. Behind the interface of formats/file.h. One thread.
+// cut short while open. Behind the interface of formats/file.h. Several threads may read; everything else is for one.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -36,7 +37,7 @@ class MemoryFileSystem : public FileSystem {
   void truncate(const std::string& path, size_t size) { contents_.at(path)->resize(size); }
 
   mutable FileFaults faults;
-  mutable int num_reads = 0;
+  mutable std::atomic<int> num_reads = 0;
   mutable int num_appends = 0;
 
   Result<std::unique_ptr<ReadableFile>> open(const std::string& path) const override {
