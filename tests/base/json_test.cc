@@ -22,6 +22,15 @@ TEST(JsonTest, LastOfDuplicateKeysWinsInTheFirstPlace) {
   EXPECT_EQ(dump_json(*parse_json(R"({"a":1,"b":2,"a":3,"c":4,"a":5,"b":6})")), R"({"a":5,"b":6,"c":4})");
 }
 
+TEST(JsonTest, DuplicateKeysCanBeRefusedByName) {
+  const JsonLimits limits{.unique_keys = true};
+  EXPECT_TRUE(parse_json(R"({"a":{"a":1},"b":[{"a":1},{"a":2}]})", limits).ok());
+  // The place is the end of the object.
+  EXPECT_EQ(parse_json(R"([{"b":1,"k":{"x":1,"y":2,"x":3}}])", limits).status().message().substr(0, 37),
+            "JSON line 1, column 31: key \"x\" occur");
+  EXPECT_FALSE(parse_json(R"({"a":1,"\u0061":2})", limits).ok());
+}
+
 TEST(JsonTest, SpellsLikePython) {
   const Json value = *parse_json(R"({"k":[1,{"x":"\u0001\n/\""}],"e":[],"f":1e-5})");
   EXPECT_EQ(dump_json(value, {.spaces = true}), R"({"k": [1, {"x": "\u0001\n/\""}], "e": [], "f": 1e-05})");

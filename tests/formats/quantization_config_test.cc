@@ -47,6 +47,10 @@ TEST(QuantizationConfigTest, PrefixesOfHuggingFaceAndMlxAreTheSame) {
       R"("quantization":{"group_size":64,"bits":4,"model.language_model.layers.0.mlp.gate":{"group_size":64,"bits":8}})");
   EXPECT_EQ(config->module("language_model.model.layers.0.mlp.gate")->bits, 8);
   EXPECT_EQ(config->module("language_model.model.layers.10.mlp.gate")->bits, 4);
+  // The map is sorted, so without the exact match first "language_model.model.a" would be found for both.
+  const auto both = read(R"("quantization":{"model.a":{"bits":3},"language_model.model.a":{"bits":6}})");
+  EXPECT_EQ(both->module("model.a")->bits, 3);
+  EXPECT_EQ(both->module("language_model.model.a")->bits, 6);
 }
 
 TEST(QuantizationConfigTest, TheHubsCopyCountsOnlyAlone) {
@@ -78,6 +82,8 @@ TEST(QuantizationConfigTest, WhatCannotBeReadIsRefusedWithKeyAndValue) {
        "config.json: quantization.group_size: affine has 32, 64 or 128, found 16"},
       {R"("quantization":{"mode":"mxfp4","group_size":64})", StatusCode::kUnsupported,
        "config.json: quantization.group_size: mxfp4 has 32, found 64"},
+      {R"("quantization":{"mode":"mxfp4","bits":8})", StatusCode::kUnsupported,
+       "config.json: quantization.bits: mxfp4 has 4, found 8"},
       {R"("quantization":{"model.a":{"bits":9}})", StatusCode::kUnsupported,
        "config.json: quantization.model.a.bits: affine has 2, 3, 4, 5, 6 or 8, found 9"},
       {R"("quantization":{"model.a":"no"})", StatusCode::kCorrupt,
