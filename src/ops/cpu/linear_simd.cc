@@ -9,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_simd.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "ops/contract_math.h"
 #include "ops/cpu/linear_decode-inl.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/linear_layout.h"
@@ -121,8 +122,8 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t units_pe
   for (int64_t g = 0; g < num_groups; ++g, group += columns) {
     float sum = 0.0f;
     for (int64_t k = 0; k < columns; k += 2) {
-      sum += group[k + 1];
-      sum += group[k];
+      sum = contract::fused(group[k + 1], 1.0f, sum);  // as additions, GCC 12 miscompiles it: reference/linear.cc
+      sum = contract::fused(group[k], 1.0f, sum);
     }
     sums[g] = sum;
   }
