@@ -51,7 +51,8 @@ std::vector<int64_t> windows_by_type(ConfigReader& config, int64_t num_layers, i
   for (int64_t i = 0; i < num_layers; ++i) {
     if (types[i] == "full_attention") continue;
     if (types[i] != "sliding_attention") {
-      config.fail(StatusCode::kUnsupported, "layer_types", "expected full_attention and sliding_attention only");
+      config.fail(StatusCode::kUnsupported, "layer_types",
+                  fmt::format("expected full_attention and sliding_attention, not {}", types[i]));
     } else if (window == 0) {
       config.fail(StatusCode::kCorrupt, "layer_types",
                   "expected no sliding_attention without sliding_window and use_sliding_window");

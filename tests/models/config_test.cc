@@ -1,0 +1,193 @@
+// What families make of their config.json: keys in older and newer spellings, defaults, and refusals by key and value.
+// Each case edits the config of a fixture of tests/golden/models.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "formats/file.h"
+#include "models/config_rules.h"
+#include "tests/support/memory_file_system.h"
+#include "tests/support/test_model.h"
+
+namespace tensorfold {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A fixture's folder in memory, with its config to be edited.
+class EditedModel {
+ public:
+  explicit EditedModel(const std::string& fixture) {
+    const std::string folder = std::string(TENSORFOLD_SOURCE_DIR "/tests/golden/models/") + fixture;
+    const std::vector<std::string> names = posix_file_system().list(folder).value();
+    for (const std::string& name : names)
+      if (name != "expected.safetensors")
+        files_.put("m/" + name, read_text_file(posix_file_system(), folder + "/" + name, 1 << 24).value());
+    config_ = parse_json(files_.content("m/config.json")).value();
+  }
+
+  EditedModel& set(std::string_view key, Json value) {
+    config_.set(key, std::move(value));
+    return *this;
+  }
+  EditedModel& erase(std::string_view key) {
+    std::erase_if(config_.as_object(), [&](const Json::Member& member) { return member.first == key; });
+    return *this;
+  }
+  EditedModel& rename(std::string_view key, std::string_view to) {
+    for (Json::Member& member : config_.as_object())
+      if (member.first == key) member.first = to;
+    return *this;
+  }
+
+  Result<std::unique_ptr<TestModel>> load(const ModelOptions& options = {}) {
+    files_.put("m/config.json", dump_json(config_));
+    return load_test_model("m", make_reference_ops(), options, files_);
+  }
+
+  /// The message of the refusal, or "accepted".
+  std::string refusal(const ModelOptions& options = {}) {
+    const Result<std::unique_ptr<TestModel>> model = load(options);
+    return model.ok() ? "accepted" : model.status().message();
+  }
+
+  /// Logits of a fixed prompt of 130 tokens, long enough for every window of the fixtures.
+  std::vector<float> logits(const ModelOptions& options = {}) {
+    Result<std::unique_ptr<TestModel>> model = load(options);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    if (!model.ok()) return {};
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 130; ++i) prompt.push_back(i * 37 % 89);
+    auto runner = SequenceRunner::create((*model)->runnable(), {130, 130}).value();
+    return prompt_logits(*runner, prompt, 130).value();
+  }
+
+ private:
+  MemoryFileSystem files_;
+  Json config_;
+};
+
+Json object(Json::Object members) { return Json(std::move(members)); }
+
+TEST(Config, OlderRotarySpellingGivesTheSameBits) {
+  const std::vector<float> expected = EditedModel("llama/llama3_biases").logits();
+  Json scaling = object({{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                         {"original_max_position_embeddings", 64}});
+  EditedModel older("llama/llama3_biases");
+  older.erase("rope_parameters").set("rope_scaling", scaling).set("rope_theta", 10000.0).rename("dtype", "torch_dtype");
+  EXPECT_EQ(older.logits(), expected);
+  scaling.set("factor", 4.0);
+  EXPECT_NE(older.set("rope_scaling", scaling).logits(), expected);
+}
+
+TEST(Config, PublishedExpertCountKeyGivesTheSameBits) {
+  const std::vector<float> expected = EditedModel("qwen3_moe/normalized").logits();
+  EXPECT_EQ(EditedModel("qwen3_moe/normalized").rename("num_local_experts", "num_experts").logits(), expected);
+}
+
+TEST(Config, WindowsWithoutLayerTypesFollowMaxWindowLayers) {
+  const std::vector<float> expected = EditedModel("qwen2/sliding").logits();
+  EXPECT_EQ(EditedModel("qwen2/sliding").erase("layer_types").logits(), expected);
+  EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("max_window_layers", 0).logits(), expected);
+  EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("sliding_window", 36).logits(), expected);
+  EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("use_sliding_window", false).logits(), expected);
+}
+
+TEST(Config, WindowsOfEachLayer) {
+  const auto windows = [](std::string_view text, int64_t first_windowed) {
+    const Json json = parse_json(text).value();
+    ConfigReader reader("config.json", json);
+    return read_windows(reader, 3, first_windowed);
+  };
+  EXPECT_THAT(windows(R"({"sliding_window": 8, "use_sliding_window": true})", 1), ElementsAre(0, 8, 8));
+  EXPECT_THAT(windows(R"({"sliding_window": 8, "use_sliding_window": true})", 28), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows(R"({"sliding_window": 8, "use_sliding_window": false})", 0), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows(R"({"sliding_window": 8})", 0), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows(R"({"sliding_window": null, "use_sliding_window": true})", 0), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows(R"({"sliding_window": 8, "use_sliding_window": true,
+                          "layer_types": ["sliding_attention", "full_attention", "full_attention"]})", 1),
+              ElementsAre(8, 0, 0));
+}
+
+TEST(Config, MissingKeysTakeTheirDefaults) {
+  const std::vector<float> tied = EditedModel("llama/tied").logits();
+  EXPECT_EQ(EditedModel("llama/tied").erase("head_dim").erase("attention_bias").erase("mlp_bias").logits(), tied);
+  EXPECT_EQ(EditedModel("llama/tied").set("head_dim", nullptr).logits(), tied);
+  EXPECT_EQ(EditedModel("llama/tied").erase("tie_word_embeddings").logits(), tied) << "there is no lm_head";
+  const std::vector<float> untied = EditedModel("qwen2/sliding").logits();
+  EXPECT_EQ(EditedModel("qwen2/sliding").erase("tie_word_embeddings").logits(), untied) << "there is an lm_head";
+  EXPECT_NE(EditedModel("qwen2/sliding").set("tie_word_embeddings", true).logits(), untied);
+  const std::vector<float> all_heads = EditedModel("llama/yarn_f16_sharded").logits();
+  EXPECT_EQ(EditedModel("llama/yarn_f16_sharded").erase("num_key_value_heads").logits(), all_heads);
+  EXPECT_NE(EditedModel("llama/tied").erase("rms_norm_eps").logits(), tied) << "1e-6 instead of 1e-5";
+}
+
+TEST(Config, ComputingInF32ChangesTheCacheAndTheActivations) {
+  EXPECT_EQ(EditedModel("llama/tied").load().value()->model->spec().activation_dtype, DType::kBF16);
+  const auto model = EditedModel("llama/tied").load({.compute_f32 = true}).value();
+  EXPECT_EQ(model->model->spec().activation_dtype, DType::kF32);
+  EXPECT_EQ(model->model->spec().kv_layers.at(0).dtype, DType::kF32);
+  EXPECT_EQ(EditedModel("llama/linear_f32").load().value()->model->spec().activation_dtype, DType::kF32);
+  EXPECT_EQ(EditedModel("llama/yarn_f16_sharded").load().value()->model->spec().activation_dtype, DType::kBF16);
+}
+
+TEST(Config, TheContextReachesBeyondTheModelOnlyWithDynamicRope) {
+  EXPECT_EQ(EditedModel("llama/dynamic").load({.context_tokens = 1000}).value()->model->spec().max_position_embeddings,
+            1000);
+  EXPECT_EQ(EditedModel("llama/tied").load({.context_tokens = 100}).value()->model->spec().max_position_embeddings, 512);
+  EXPECT_THAT(EditedModel("llama/tied").refusal({.context_tokens = 513}), AllOf(HasSubstr("513"), HasSubstr("512")));
+}
+
+TEST(Config, UnknownFamiliesAreRefusedWithTheKnownOnes) {
+  EXPECT_THAT(EditedModel("llama/tied").set("model_type", "gpt2").refusal(),
+              AllOf(HasSubstr("model_type"), HasSubstr("\"gpt2\""), HasSubstr("llama, qwen2, qwen3, qwen3_moe")));
+}
+
+TEST(Config, WhatCannotBeComputedIsRefusedByKeyAndValue) {
+  const auto llama = [](std::string_view key, Json value) {
+    return EditedModel("llama/tied").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(llama("hidden_act", "gelu"), AllOf(HasSubstr("hidden_act"), HasSubstr("gelu")));
+  EXPECT_THAT(llama("num_key_value_heads", 2), AllOf(HasSubstr("num_key_value_heads"), HasSubstr("2")));
+  EXPECT_THAT(llama("head_dim", 33), AllOf(HasSubstr("head_dim"), HasSubstr("33")));
+  EXPECT_THAT(llama("head_dim", 1 << 20), HasSubstr("head_dim"));
+  EXPECT_THAT(EditedModel("llama/tied").erase("head_dim").set("num_attention_heads", 7).refusal(),
+              AllOf(HasSubstr("num_attention_heads"), HasSubstr("hidden_size (96)")));
+  EXPECT_THAT(llama("num_hidden_layers", 2000000000), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(llama("rms_norm_eps", 0), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(llama("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(llama("rope_scaling", object({{"rope_type", "spiral"}})), HasSubstr("spiral"));
+  EXPECT_THAT(EditedModel("llama/tied").erase("hidden_size").refusal(), HasSubstr("hidden_size"));
+  EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("num_experts_per_tok", 7).refusal(),
+              AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("7"), HasSubstr("at most 6")));
+  EXPECT_THAT(EditedModel("qwen2/sliding").set("layer_types", Json::Array{"full_attention"}).refusal(),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(EditedModel("qwen2/sliding").set("use_sliding_window", false).refusal(), HasSubstr("layer_types"));
+  EXPECT_THAT(EditedModel("qwen2/sliding")
+                  .set("layer_types", Json::Array{"full_attention", "chunked_attention", "full_attention"})
+                  .refusal(),
+              AllOf(HasSubstr("layer_types"), HasSubstr("chunked_attention")));
+}
+
+TEST(Config, WeightsThatContradictTheConfigAreRefusedByTensor) {
+  EXPECT_EQ(EditedModel("llama/tied").set("vocab_size", 161).refusal(),
+            "llama: embed_tokens: shape [160, 96], expected [161, 96] (model.safetensors)");
+  EXPECT_EQ(EditedModel("llama/tied").set("intermediate_size", 64).refusal(),
+            "llama: layer 0 gate_proj: shape [128, 96], expected [64, 96] (model.safetensors)");
+  EXPECT_EQ(EditedModel("llama/tied").set("num_hidden_layers", 3).refusal(),
+            "llama: layer 2 input_layernorm: the checkpoint has no tensor layers.2.input_layernorm.weight");
+  EXPECT_THAT(EditedModel("llama/tied").set("num_hidden_layers", 1).refusal(), HasSubstr("num_hidden_layers = 1"));
+  EXPECT_THAT(EditedModel("llama/tied").set("tie_word_embeddings", false).refusal(), HasSubstr("lm_head"));
+  EXPECT_THAT(EditedModel("llama/tied").set("attention_bias", true).refusal(), HasSubstr("layer 0 q_proj.bias"));
+  EXPECT_THAT(EditedModel("llama/llama3_biases").set("mlp_bias", false).refusal(),
+              AllOf(HasSubstr("layer 0 gate_proj"), HasSubstr("bias")));
+  EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("num_local_experts", 5).refusal(),
+              AllOf(HasSubstr("layer 0 gate: shape [6, 64], expected [5, 64]")));
+  EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("mlp_only_layers", Json::array()).refusal(), HasSubstr("layer 1"));
+}
+
+}  // namespace
+}  // namespace tensorfold
