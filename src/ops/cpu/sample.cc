@@ -102,7 +102,7 @@ class RowSampler {
   float top_p_bound(uint64_t rest, int64_t size) const {
     const uint64_t least = rest / static_cast<uint64_t>(size);
     if (least == 0) return kLowest;
-    const double octaves = std::bit_width(least) - 1 - sampling::kWeightBits;
+    const double octaves = static_cast<int>(std::bit_width(least)) - 1 - sampling::kWeightBits;
     const double max = static_cast<double>(max_), t = static_cast<double>(temperature_);
     const double bound = max + t * (octaves - 0.01) * 0.6931471805599453 - 1e-6 * (max < 0 ? -max : max);
     return static_cast<float>(std::max(bound, static_cast<double>(kLowest)));
