@@ -95,6 +95,8 @@ TEST(RopeConfigTest, DefaultsAndOldSpellingsAreRead) {
   EXPECT_EQ(read_rope(R"("rope_scaling":{"type":"linear","factor":2})", status).kind, RopeKind::kLinear);
   EXPECT_EQ(read_rope(R"("rope_scaling":{"type":"su","short_factor":[1.5],"long_factor":[2,3]})", status).kind,
             RopeKind::kLongRope);
+  const std::string outside = R"("original_max_position_embeddings":4096,"rope_scaling":{"type":"longrope"})";
+  EXPECT_EQ(read_rope(outside, status).original_max_position_embeddings, 4096);
   const RopeConfig none = read_rope("", status, {.theta = 150000.0, .partial_rotary_factor = 0.25});
   EXPECT_EQ(none.theta, 150000.0);
   EXPECT_EQ(none.partial_rotary_factor, 0.25);

@@ -179,6 +179,13 @@ TEST(QuantMlxTest, QuantizingKeepsZeroAndTheLargerEndAndTheRestWithinAStep) {
   }
 }
 
+TEST(QuantMlxTest, TiesOfTheEdgeGoToTheEvenStep) {
+  std::vector<float> weights(32, 0.0f);
+  weights[0] = 2.5f;  // 2 bits: step -(2.5 + 0.5) / 3 = -1, so the edge is -2.5 steps from zero.
+  weights[1] = -0.5f;
+  EXPECT_THAT(quantize(weights, 2, 32).scales, ElementsAre(-1.25f));
+}
+
 TEST(QuantMlxTest, GroupsWithoutSpreadStayFinite) {
   for (float value : {0.0f, 1.0f, -1.0f, 1e-9f}) {
     const Quantized q = quantize(std::vector<float>(32, value), 4, 32);
@@ -221,7 +228,9 @@ TEST(QuantMlxTest, TensorsThatDoNotBelongTogetherAreRefusedWithTheirShapes) {
   ASSERT_TRUE(describe(weight, scales, &scales, expected).ok());
   const TensorInfo kBadWeights[] = {tensor(DType::kI32, {8, 8}), tensor(DType::kU32, {9, 8}), tensor(DType::kU32, {8, 9}),
                                     tensor(DType::kU32, {8, 14}), tensor(DType::kU32, {8, 0}), tensor(DType::kU32, {8}),
-                                    tensor(DType::kU32, {1, 8, 8}), tensor(DType::kU32, {8, int64_t{1} << 60})};
+                                    tensor(DType::kU32, {1, 8, 8}),
+                                    // Times 32 this is 256 modulo 2^64: four bits.
+                                    tensor(DType::kU32, {8, (int64_t{1} << 59) + 8})};
   for (const TensorInfo& bad : kBadWeights) {
     const Status status = describe(bad, scales, &scales, expected).status();
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << to_string(bad);
@@ -232,8 +241,12 @@ TEST(QuantMlxTest, TensorsThatDoNotBelongTogetherAreRefusedWithTheirShapes) {
   for (const TensorInfo& bad : kBadScales) {
     EXPECT_EQ(describe(weight, bad, &bad, expected).status().code(), StatusCode::kCorrupt) << to_string(bad);
   }
-  const TensorInfo other = tensor(DType::kF16, {8, 1});
-  EXPECT_EQ(describe(weight, scales, &other, expected).status().code(), StatusCode::kCorrupt);
+  for (const TensorInfo& bad : {tensor(DType::kF16, {8, 1}), tensor(DType::kBF16, {8, 2}), tensor(DType::kBF16, {8})}) {
+    EXPECT_EQ(describe(weight, scales, &bad, expected).status().code(), StatusCode::kCorrupt) << to_string(bad);
+  }
+  const TensorInfo vector = tensor(DType::kU32, {8});
+  const TensorInfo vector_scales = tensor(DType::kBF16, {1});
+  EXPECT_EQ(describe(vector, vector_scales, &vector_scales, expected).status().code(), StatusCode::kCorrupt);
 }
 
 TEST(QuantMlxTest, OtherLayoutsAreRefusedByName) {

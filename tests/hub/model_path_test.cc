@@ -27,6 +27,7 @@ TEST_F(ModelPathTest, AFolderComesFirstAndIsNamedByItsLastPart) {
   files_.put("/tf/x/config.json", "{}");
   EXPECT_EQ(resolve("x"), "x x");
   EXPECT_EQ(resolve("/a/b"), "/a/b b");
+  EXPECT_EQ(resolve("/a/b/"), "/a/b/ b");
 }
 
 TEST_F(ModelPathTest, ThenTheCacheThenTheHuggingFaceSnapshot) {
@@ -60,6 +61,8 @@ TEST_F(ModelPathTest, NamesNeverLeaveACache) {
     EXPECT_THAT(resolve(model), HasSubstr("was not found")) << model;
     EXPECT_THAT(resolve(model), testing::Not(HasSubstr("/tf"))) << model;
   }
+  EXPECT_THAT(resolve("org/name"), HasSubstr("does not hold a commit"));
+  files_.put("/hf/models--org--name/refs/main", "..");
   EXPECT_THAT(resolve("org/name"), HasSubstr("does not hold a commit"));
 }
 
