@@ -73,13 +73,16 @@ struct SegmentTree {
   __device__ __forceinline__ void add(int segment, const float (&sum)[kAccumulators]) {
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) {
-      switch (segment) {
-        case 0: case 2: case 4: case 6: held[i] = sum[i]; break;
-        case 1: slot(0, i) = __fadd_rn(held[i], sum[i]); break;
-        case 3: slot(0, i) = __fadd_rn(slot(0, i), __fadd_rn(held[i], sum[i])); break;
-        case 5: slot(1, i) = __fadd_rn(held[i], sum[i]); break;
-        default: held[i] = __fadd_rn(slot(0, i), __fadd_rn(slot(1, i), __fadd_rn(held[i], sum[i]))); break;
+      if (segment % 2 == 0) {
+        held[i] = sum[i];
+        continue;
       }
+      float pair = __fadd_rn(held[i], sum[i]);
+      if (segment == 5) slot(1, i) = pair;
+      if (segment == 7) pair = __fadd_rn(slot(1, i), pair);
+      if (segment == 3 || segment == 7) pair = __fadd_rn(slot(0, i), pair);
+      if (segment <= 3) slot(0, i) = pair;
+      held[i] = pair;
     }
   }
 };
@@ -100,7 +103,31 @@ __device__ __forceinline__ void multiply_chunk(const Chunk& weights, uint32_t (&
   wgmma_commit();
 }
 
-template <class Chunk>
+/// A warp's packed weights on their way: a ring of kAhead chunks, each segment padded to whole turns.
+template <class Chunk, int kAhead>
+struct WeightStream {
+  Chunk ring[kAhead];
+  const LinearLaunch& p;
+  const LinearDeviceCall& call;
+  int64_t tile;
+  int lane, padded, segment = 0, at = 0;  ///< Of the next load: its segment, and its place in it.
+
+  __device__ __forceinline__ WeightStream(const LinearLaunch& launch, const LinearDeviceCall& matrix, int64_t tile_idx,
+                                          int lane_idx)
+      : p(launch), call(matrix), tile(tile_idx), lane(lane_idx),
+        padded((launch.chunks_per_segment + kAhead - 1) / kAhead * kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load_next(ring[i]);
+  }
+  __device__ __forceinline__ void load_next(Chunk& slot) {
+    const int chunk = segment * p.chunks_per_segment + at;
+    if (at < p.chunks_per_segment && chunk < p.chunks) slot.load(call, tile, chunk, p.chunks, lane);
+    if (++at == padded) at = 0, ++segment;
+  }
+};
+
+/// kAhead: chunks of weights in flight per warp, an even number.
+template <class Chunk, int kAhead>
 __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& shared, const LinearDeviceCall& call,
                                         int64_t tile, int first_row) {
   const int thread = threadIdx.x % kConsumers, lane = thread % 32;
@@ -113,37 +140,32 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& sha
   uint32_t a[2][4][4];
   SegmentTree tree;
   tree.parked = shared.parked + thread;
-  Chunk weights[2];
-  weights[0].load(call, my_tile, 0, p.chunks, lane);
-  if (p.chunks > 1) weights[1].load(call, my_tile, 1, p.chunks, lane);
-
-  int segment = 0, segment_end = min(p.chunks_per_segment, p.chunks);
-  bool starts_segment = true;
-  for (int base = 0; base < p.chunks; base += 2) {
+  WeightStream<Chunk, kAhead> stream(p, call, my_tile, lane);
+  // Each segment is padded to whole turns of the ring, which is indexed by constants; padding is skipped.
+  int consumed = 0;
+  for (int segment = 0; segment < kLinearSegments; ++segment) {
+    const int begin = min(p.chunks, segment * p.chunks_per_segment);
+    const int end = min(p.chunks, begin + p.chunks_per_segment);
+    if (begin == end) {  // An empty segment is +0.
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int chunk = base + half;
-      if (chunk >= p.chunks) break;
-      const int stage = chunk % kStages;
-      mbarrier_wait(&shared.full[stage], (chunk / kStages) & 1);
-      multiply_chunk(weights[half], a[half], acc, shared.ring + stage * kStageBytes, starts_segment);
-      if (chunk + 2 < p.chunks) weights[half].load(call, my_tile, chunk + 2, p.chunks, lane);
-      wgmma_wait<1>();
-      if (chunk > 0 && lane == 0) mbarrier_arrive(&shared.empty[(chunk - 1) % kStages]);
-      starts_segment = chunk + 1 == segment_end;
-      if (starts_segment) {
-        wgmma_wait<0>();
-        tree.add(segment, acc);
-        segment_end = min(segment_end + p.chunks_per_segment, p.chunks);
-        ++segment;
+      for (int i = 0; i < kAccumulators; ++i) acc[i] = 0.0f;
+    }
+    for (int base = begin; base < end; base += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (base + i < end) {
+          const int stage = consumed % kStages;
+          mbarrier_wait(&shared.full[stage], (consumed / kStages) & 1);
+          multiply_chunk(stream.ring[i], a[i % 2], acc, shared.ring + stage * kStageBytes, base + i == begin);
+          wgmma_wait<1>();
+          if (consumed > 0 && lane == 0) mbarrier_arrive(&shared.empty[(consumed - 1) % kStages]);
+          ++consumed;
+        }
+        stream.load_next(stream.ring[i]);
       }
     }
-  }
-  // Empty segments are +0: adding them changes at most the sign of a zero, as it does in the decode kernel.
-  if (segment < kLinearSegments) {
-#pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) acc[i] = 0.0f;
-    for (; segment < kLinearSegments; ++segment) tree.add(segment, acc);
+    wgmma_wait<0>();
+    tree.add(segment, acc);
   }
   if (!stores) return;
 #pragma unroll
@@ -154,7 +176,7 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& sha
   }
 }
 
-template <class Chunk>
+template <class Chunk, int kAhead>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_wide_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ CUtensorMap x_map, int tiles_m,
                        int tiles_n) {
@@ -181,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (tile.x < first + blocks) break;
       first += blocks;
     }
-    consume<Chunk>(p, shared, p.calls[call], int64_t{tile.x - first} * (kTileM / kLinearTileRows), tile.y * kTileN);
+    consume<Chunk, kAhead>(p, shared, p.calls[call], int64_t{tile.x - first} * (kTileM / kLinearTileRows), tile.y * kTileN);
   }
 }
 
@@ -204,12 +226,12 @@ CUtensorMap make_x_map(const LinearLaunch& p) {
   return map;
 }
 
-template <class Chunk>
+template <class Chunk, int kAhead>
 void launch(CUstream_st* stream, const LinearLaunch& p) {
   int tiles_m = 0;
   for (int i = 0; i < p.num_calls; ++i) tiles_m += (p.calls[i].out_size + kTileM - 1) / kTileM;
   const int tiles_n = (p.num_rows + kTileN - 1) / kTileN;
-  auto* kernel = linear_wide_kernel<Chunk>;
+  auto* kernel = linear_wide_kernel<Chunk, kAhead>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   kernel<<<tiles_m * tiles_n, kThreads, kSharedBytes, stream>>>(p, make_x_map(p), tiles_m, tiles_n);
 }
@@ -218,10 +240,10 @@ void launch(CUstream_st* stream, const LinearLaunch& p) {
 
 void launch_linear_wide(CUstream_st* stream, LinearLayout layout, const LinearLaunch& p) {
   switch (layout) {
-    case LinearLayout::kBf16: return launch<Bf16Chunk>(stream, p);
-    case LinearLayout::kAffine4G32: return launch<Affine4Chunk<32>>(stream, p);
-    case LinearLayout::kAffine4G64: return launch<Affine4Chunk<64>>(stream, p);
-    case LinearLayout::kAffine4G128: return launch<Affine4Chunk<128>>(stream, p);
+    case LinearLayout::kBf16: return launch<Bf16Chunk, 2>(stream, p);
+    case LinearLayout::kAffine4G32: return launch<Affine4Chunk<32>, 2>(stream, p);
+    case LinearLayout::kAffine4G64: return launch<Affine4Chunk<64>, 2>(stream, p);
+    case LinearLayout::kAffine4G128: return launch<Affine4Chunk<128>, 2>(stream, p);
   }
 }
 
