@@ -20,7 +20,10 @@ struct LoadOptions {
   bool use_reference_ops = false;      ///< Tests: the definition instead of the kernels.
   bool compute_f32 = false;            ///< No rounding to bf16 anywhere (`--compute f32`).
   bool need_tokenizer = true;          ///< false: a folder without tokenizer.json loads (eval --ids, toy models).
-  LoadProgress progress;               ///< May be empty.
+  /// Length that the angles of `dynamic` and `longrope` rope take for every row, whatever its own: give the engine's
+  /// context. 0: max_position_embeddings. Beyond that only `dynamic` goes.
+  int64_t context_tokens = 0;
+  LoadProgress progress = {};          ///< May be empty.
 };
 
 struct LoadedModel {
@@ -30,11 +33,13 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;        ///< Null without tokenizer.json.
-  std::shared_ptr<const ChatTemplate> chat_template; ///< Null where the folder has none.
+  std::shared_ptr<const ModelChat> chat;             ///< Templates and their special tokens; null where there are none.
   GenerationConfig generation;
 };
 
-/// Reads config, tokenizer, template and weights of a checkpoint folder. The message of an error names the file.
+/// Reads config, tokenizer, template and weights of a checkpoint folder, in this order, so that what is cheap to find
+/// wrong is found before the weights are read. The message of an error names the file; kNotFound where there is no such
+/// folder, kOutOfMemory where the weights do not fit.
 Result<std::shared_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options);
 
 }  // namespace tensorfold

@@ -117,9 +117,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
       keep_alive_ = false;
   }
 
-  /// Tells the running reply, if any, to end; the client still gets what that makes of it.
+  /// Tells the running reply to end; the client still gets what that makes of it. Without one there is
+  /// nothing to wait for.
   void cancel_reply() {
-    if (on_cancel_) std::exchange(on_cancel_, nullptr)();
+    if (closed_) return;
+    if (reply_id_ == 0 && writing_.empty()) return close();
+    notify_cancel();
   }
 
   /// Ends the connection at once.
@@ -131,7 +134,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     read_timer_.cancel();
     write_timer_.cancel();
     socket_.close(ignored);
-    cancel_reply();
+    notify_cancel();
     context_.on_closed(shared_from_this());
   }
 
@@ -182,6 +185,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
+  void notify_cancel() {
+    if (on_cancel_) std::exchange(on_cancel_, nullptr)();
+  }
+
   // Reading.
 
   void read_more() {

@@ -1,0 +1,39 @@
+// What `doctor` runs on a machine before anything is trusted to it: every instruction set gives the
+// definition's bits, and how fast memory is read, which is the limit of decoding.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tensorfold {
+
+/// One instruction set against the reference ops.
+struct IsaCheck {
+  std::string isa;            ///< "avx2", ...
+  std::string arithmetic_id;  ///< "cpu/1".
+  int64_t num_outputs = 0;    ///< Values compared.
+  int64_t num_different = 0;  ///< Values whose bits differ: anything but 0 is a defect.
+  Status status;              ///< Why the set could not run; then nothing was compared.
+};
+
+/// Linear layers of several formats, for one row and for many, and attention over several pages, on random
+/// inputs, under each set that this CPU supports. Takes a second. Empty where no set is supported.
+std::vector<IsaCheck> check_cpu_bits();
+
+/// Bytes per second, in units of 10^9, at which all threads together read `size_bytes` bytes of memory: the
+/// median of five passes after one that does not count.
+double measure_read_gb_per_s(int num_threads, int64_t size_bytes);
+
+struct MachineInfo {
+  std::string cpu;   ///< "Intel(R) Xeon(R) ...", from /proc/cpuinfo; "unknown" where that does not say.
+  int num_cpus = 1;  ///< Usable by this process.
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+MachineInfo describe_machine();
+
+}  // namespace tensorfold
