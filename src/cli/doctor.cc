@@ -1,0 +1,98 @@
+// `tensorfold doctor`: what this machine is, and whether it can be trusted with exact replies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/json.h"
+#include "cli/command.h"
+#include "engine/self_check.h"
+
+namespace tensorfold {
+namespace {
+
+struct Diagnosis {
+  MachineInfo machine;
+  std::vector<IsaCheck> isas;
+  double read_gb_per_s = 0;
+};
+
+bool is_healthy(const IsaCheck& check) { return check.status.ok() && check.num_different == 0; }
+
+Diagnosis diagnose() {
+  Diagnosis d;
+  d.machine = describe_machine();
+  d.isas = check_cpu_bits();
+  // Far beyond any cache, and never more than a quarter of what is free.
+  d.read_gb_per_s = measure_read_gb_per_s(d.machine.num_cpus,
+                                          std::min<int64_t>(int64_t{1} << 30, d.machine.free_bytes / 4));
+  return d;
+}
+
+Json to_json(const Diagnosis& d) {
+  Json isas = Json::array();
+  for (const IsaCheck& check : d.isas) {
+    Json entry = Json::object();
+    entry.set("isa", check.isa);
+    entry.set("arithmetic_id", check.arithmetic_id);
+    entry.set("num_outputs", check.num_outputs);
+    entry.set("num_different", check.num_different);
+    entry.set("ok", is_healthy(check));
+    isas.push_back(std::move(entry));
+  }
+  Json json = Json::object();
+  json.set("cpu", d.machine.cpu);
+  json.set("num_cpus", d.machine.num_cpus);
+  json.set("total_bytes", d.machine.total_bytes);
+  json.set("free_bytes", d.machine.free_bytes);
+  json.set("read_gb_per_s", d.read_gb_per_s);
+  json.set("isas", std::move(isas));
+  return json;
+}
+
+void print_diagnosis(const Diagnosis& d) {
+  fmt::print("cpu      {}, {} usable\n", d.machine.cpu, d.machine.num_cpus);
+  fmt::print("memory   {} free of {}, read at {:.1f} GB/s by all cores\n", shown_bytes(d.machine.free_bytes),
+             shown_bytes(d.machine.total_bytes), d.read_gb_per_s);
+  for (const IsaCheck& check : d.isas) {
+    if (!check.status.ok())
+      fmt::print("{:<14} cannot run: {}\n", check.isa, check.status.message());
+    else if (check.num_different > 0)
+      fmt::print("{:<14} WRONG: {} of {} results differ from the definition\n", check.isa,
+                 check.num_different, check.num_outputs);
+    else
+      fmt::print("{:<14} ok: {} results equal the definition to the bit ({})\n", check.isa, check.num_outputs,
+                 check.arithmetic_id);
+  }
+}
+
+class DoctorCommand : public Command {
+ public:
+  CommandInfo info() const override {
+    return {.name = "doctor",
+            .summary = "Check this machine: CPU, memory, and that every instruction set gives the same bits.",
+            .details = {}};
+  }
+  void add_flags(Flags& flags) override { flags.toggle("json", "Print one JSON object.", json_); }
+
+  Status run() override {
+    const Diagnosis d = diagnose();
+    json_ ? fmt::print("{}\n", dump_json(to_json(d), {.indent = 2})) : print_diagnosis(d);
+    if (d.isas.empty())
+      return unsupported(
+          "this CPU has none of the instruction sets that TensorFold needs (AVX2 with FMA, or NEON)");
+    if (!std::all_of(d.isas.begin(), d.isas.end(), is_healthy))
+      return make_error(StatusCode::kInternal,
+                        "the check of bits failed; do not trust replies of this machine");
+    return {};
+  }
+
+ private:
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_doctor_command() { return std::make_unique<DoctorCommand>(); }
+
+}  // namespace tensorfold

@@ -1,0 +1,90 @@
+// See generate.h.
+#include "cli/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tensorfold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Events on their way from the engine's thread to this one.
+class EventQueue {
+ public:
+  void push(Event&& event) {
+    {
+      std::lock_guard lock(mutex_);
+      events_.push_back(std::move(event));
+    }
+    arrived_.notify_one();
+  }
+
+  /// The events so far; none after a tenth of a second without any.
+  std::vector<Event> take() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, std::chrono::milliseconds(100), [this] { return !events_.empty(); });
+    return std::exchange(events_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<Event> events_;  ///< Guarded by mutex_.
+};
+
+}  // namespace
+
+Result<GeneratedReply> generate_reply(Engine& engine, Request request, InterruptGuard* interrupts,
+                                      const std::function<void(std::string_view)>& on_text) {
+  // Shared with the sink, which the engine may hold a moment longer than this function runs.
+  const auto queue = std::make_shared<EventQueue>();
+  const Clock::time_point start = Clock::now();
+  TF_ASSIGN_OR_RETURN(const RequestId id, engine.submit(std::move(request), [queue](Event&& event) {
+    queue->push(std::move(event));
+  }));
+  GeneratedReply reply;
+  for (;;) {
+    if (interrupts != nullptr && interrupts->take_interrupt()) engine.cancel(id);
+    for (const Event& event : queue->take()) {
+      if (reply.first_token_s == 0 && !event.tokens.empty()) reply.first_token_s = seconds_since(start);
+      std::string piece;
+      for (const GeneratedToken& token : event.tokens) piece += token.text;
+      piece += event.tail;
+      reply.text += piece;
+      if (!piece.empty()) on_text(piece);
+      if (!event.finish) continue;
+      if (*event.finish == FinishReason::kError) return event.status;
+      reply.finish = *event.finish;
+      reply.usage = event.usage;
+      reply.total_s = seconds_since(start);
+      return reply;
+    }
+  }
+}
+
+std::string speed_line(const GeneratedReply& reply) {
+  const auto per_second = [](int64_t count, double seconds) {
+    return static_cast<double>(count) / std::max(seconds, 1e-6);
+  };
+  std::string line = fmt::format("{} prompt tokens at {:.0f}/s", reply.usage.prompt_tokens,
+                                 per_second(reply.usage.prompt_tokens, reply.first_token_s));
+  // The first token comes with the prompt's pass.
+  const int64_t decoded = reply.usage.completion_tokens - 1;
+  if (decoded > 0)
+    line += fmt::format(", {} tokens at {:.1f}/s", reply.usage.completion_tokens,
+                        per_second(decoded, reply.total_s - reply.first_token_s));
+  return line;
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,30 @@
+// Lines from standard input and the Ctrl-C key, for the chat: an interrupt stops a reply, not the program.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace tensorfold {
+
+/// While alive, SIGINT sets a flag instead of ending the program. One at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  /// Whether Ctrl-C was pressed since the last call.
+  bool take_interrupt();
+};
+
+/// What read_line() met.
+enum class LineEvent { kLine, kInterrupt, kEnd };
+
+/// The next line of standard input without its newline. With an InterruptGuard, Ctrl-C returns kInterrupt.
+LineEvent read_line(std::string& line);
+
+/// Everything on standard input up to its end.
+std::string read_all_input();
+
+}  // namespace tensorfold
