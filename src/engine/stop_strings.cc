@@ -62,13 +62,13 @@ std::string StopStrings::push(std::string_view piece) {
     state_ = nodes_[state_].next[static_cast<uint8_t>(c)];
     if (const int32_t match_bytes = nodes_[state_].match_bytes; match_bytes > 0) {
       matched_ = true;
-      text.resize(text.size() - static_cast<size_t>(match_bytes));
+      text.erase(text.size() - static_cast<size_t>(match_bytes));
       return text;
     }
   }
   const auto held_bytes = static_cast<size_t>(nodes_[state_].depth);
   held_ = text.substr(text.size() - held_bytes);
-  text.resize(text.size() - held_bytes);
+  text.erase(text.size() - held_bytes);
   return text;
 }
 

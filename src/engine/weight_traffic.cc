@@ -1,0 +1,80 @@
+// Counts weight bytes with ops that compute nothing (engine/weight_traffic.h).
+#include "engine/weight_traffic.h"
+
+#include <vector>
+
+#include "base/arena.h"
+#include "engine/kv_pages.h"
+
+namespace tensorfold {
+namespace {
+
+/// Adds up the weights it is given. Its outputs are never written: only shapes matter here.
+class CountingOps final : public Ops {
+ public:
+  explicit CountingOps(const Ops& real) : real_(real) {}
+  int64_t bytes() const { return bytes_; }
+
+  const BackendInfo& info() const override { return real_.info(); }
+  Device& device() const override { return real_.device(); }
+  int64_t kv_page_bytes(const KvShape& shape) const override { return real_.kv_page_bytes(shape); }
+  Status check_linear(const LinearSpec& spec) const override { return real_.check_linear(spec); }
+  int64_t packed_bytes(const LinearSpec& spec) const override { return real_.packed_bytes(spec); }
+  void pack(const LinearSpec&, const LinearSource&, std::span<std::byte>) const override {}
+
+  void begin_pass(const RowBatch&) override {}
+  Status end_pass() override { return {}; }
+
+  void embed(View, const LinearWeight& table, std::span<const int32_t> tokens) override {
+    bytes_ += packed_bytes(table.spec) / table.spec.out * std::ssize(tokens);
+  }
+  void linear(View, std::span<const LinearCall> calls) override {
+    for (const LinearCall& call : calls) bytes_ += packed_bytes(call.weight.spec);
+  }
+  void experts(const ExpertsCall& call) override {
+    const ExpertsWeight& w = call.weights;
+    const int64_t one =
+        packed_bytes(w.gate_proj[0].spec) + packed_bytes(w.up_proj[0].spec) + packed_bytes(w.down_proj[0].spec);
+    bytes_ += one * call.expert_ids.dim(1);  // one row: the chosen experts are distinct
+  }
+
+  void rms_norm(View, View, View, const RmsNormOptions&) override {}
+  void rope_table(View, View, std::span<const int32_t>, std::span<const double>, double) override {}
+  void qk_norm_rope(const QkNormRopeCall&) override {}
+  void append_kv(const KvPages&, View, View, const RowBatch&) override {}
+  void attention(const AttentionCall&) override {}
+  void silu_mul(View, View, View) override {}
+  void route(const RouteCall&) override {}
+  void gather_rows(View, View, std::span<const int32_t>) override {}
+  void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
+
+ private:
+  const Ops& real_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+int64_t decode_weight_bytes(const LoadedModel& model) {
+  const ModelSpec& spec = model.model->spec();
+  const int32_t token = 0, position = 0, row = 0, page = 0;
+  const SequenceRows sequence{.first_row = 0, .num_rows = 1, .first_pos = 0, .page_table = &page};
+  const Pass pass{.tokens = {&token, 1},
+                  .rows = {.positions = {&position, 1}, .sequences = {&sequence, 1}},
+                  .logit_rows = {&row, 1}};
+  std::vector<KvPages> layers;
+  for (const KvShape& shape : spec.kv_layers) {
+    layers.push_back({.shape = shape, .k = nullptr, .v = nullptr, .page_stride_bytes = 0, .num_pages = 1});
+  }
+  CountingOps ops(*model.ops);
+  Arena measuring(nullptr, 0);
+  model.model->forward(pass, ops, *model.weights, {.kv_layers = layers}, measuring,
+                       View(nullptr, DType::kF32, {1, spec.vocab_size}));
+  return ops.bytes();
+}
+
+int64_t decode_kv_bytes(const LoadedModel& model, int64_t context_tokens) {
+  return kv_page_set_bytes(*model.ops, model.model->spec().kv_layers) * context_tokens / kPageTokens;
+}
+
+}  // namespace tensorfold

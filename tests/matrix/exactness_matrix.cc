@@ -1,0 +1,260 @@
+// The exactness matrix (testing.md): every variation that must not change a byte, for every model, in one table.
+//
+//   exactness_matrix                      the fixtures of tests/golden/models and some toy checkpoints, as in CTest
+//   exactness_matrix --model FOLDER ...   checkpoints of any size, by hand
+//     --tokens N      longest reply (72)
+//     --slow          also what is slow on a large model (the reference ops)
+//     --only TEXT     variations whose name contains TEXT
+//
+// Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "tests/matrix/variations.h"
+#include "tests/support/toy_model.h"
+
+namespace tensorfold {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::vector<std::string> folders;
+  int64_t max_tokens = 72;  // with 62 prompt tokens: three pages
+  bool slow = false;
+  std::string only;
+};
+
+/// A column of the table.
+struct MatrixModel {
+  std::string name;
+  std::string folder;
+};
+
+enum class Outcome { kSame, kDifferent, kFailed, kNotRun };
+
+std::string_view outcome_word(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kSame:
+      return "ok";
+    case Outcome::kDifferent:
+      return "DIFF";
+    case Outcome::kFailed:
+      return "FAIL";
+    case Outcome::kNotRun:
+      return "-";
+  }
+  return "?";
+}
+
+Result<Arguments> parse_arguments(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--slow") {
+      arguments.slow = true;
+      continue;
+    }
+    if (i + 1 == argc) return invalid_argument("{}: unknown flag, or its value is missing", flag);
+    const std::string value = argv[++i];
+    if (flag == "--model") {
+      arguments.folders.push_back(value);
+    } else if (flag == "--only") {
+      arguments.only = value;
+    } else if (flag == "--tokens") {
+      arguments.max_tokens = std::atoll(value.c_str());
+      if (arguments.max_tokens < 4) return invalid_argument("--tokens {}: expected 4 or more", value);
+    } else {
+      return invalid_argument("{}: unknown flag", flag);
+    }
+  }
+  return arguments;
+}
+
+/// Folders with a config.json below `root`, sorted by path.
+std::vector<MatrixModel> find_fixtures(const std::string& root) {
+  std::vector<MatrixModel> models;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (!fs::exists(entry.path() / "config.json")) continue;
+    models.push_back({fs::relative(entry.path(), root).string(), entry.path().string()});
+  }
+  std::sort(models.begin(), models.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return models;
+}
+
+/// What the fixtures lack: text (a tokenizer), and weights in MLX's formats.
+std::vector<std::pair<std::string, ToyModel>> toy_models() {
+  ToyModel llama{.model_type = "llama", .bits = 4, .is_tied = true, .seed = 1};
+  ToyModel qwen2{.model_type = "qwen2", .bits = 8, .group_size = 32, .seed = 2};
+  ToyModel qwen3{.model_type = "qwen3", .num_layers = 3, .head_dim = 64, .seed = 3};
+  ToyModel moe{.model_type = "qwen3_moe", .bits = 4, .seed = 4};
+  return {{"toy/llama_mlx4", llama}, {"toy/qwen2_mlx8", qwen2}, {"toy/qwen3_bf16", qwen3}, {"toy/qwen3_moe_mlx4", moe}};
+}
+
+/// A folder that goes with its owner.
+struct TemporaryFolder {
+  std::string path;
+  TemporaryFolder() {
+    std::string pattern = (fs::temp_directory_path() / "tensorfold-matrix-XXXXXX").string();
+    TF_CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make a temporary folder");
+    path = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+Result<std::vector<MatrixModel>> write_toy_models(const std::string& folder) {
+  std::vector<MatrixModel> models;
+  for (const auto& [name, toy] : toy_models()) {
+    const std::string path = folder + "/" + fs::path(name).filename().string();
+    fs::create_directory(path);
+    TF_RETURN_IF_ERROR(write_toy_model(toy, path));
+    models.push_back({name, path});
+  }
+  return models;
+}
+
+/// One column: loads the model as each variation asks (once for equal wishes) and compares with the baseline.
+class Column {
+ public:
+  Column(MatrixModel model, const Arguments& arguments) : model_(std::move(model)), arguments_(arguments) {}
+
+  /// Records the baseline. Replies that are all one token prove little, so they are refused.
+  Status start() {
+    TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(baseline()));
+    workload_ = make_workload(loaded->model->spec(), arguments_.max_tokens);
+    TF_ASSIGN_OR_RETURN(expected_, run_variation(baseline(), loaded, workload_));
+    for (const Recording& recording : expected_) {
+      if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
+    }
+    const std::vector<int32_t>& sampled = expected_[2].tokens;
+    if (std::count(sampled.begin(), sampled.end(), sampled[0]) == std::ssize(sampled)) {
+      return make_error(StatusCode::kInternal, "degenerate: a sampled reply is one token over and over");
+    }
+    return {};
+  }
+
+  Outcome run(const Variation& variation) {
+    if (!variation.not_run.empty() || (variation.is_slow && !arguments_.folders.empty() && !arguments_.slow)) {
+      return Outcome::kNotRun;
+    }
+    const Result<std::shared_ptr<LoadedModel>> loaded = load(variation);
+    if (!loaded.ok()) return note(Outcome::kFailed, variation, loaded.status().message());
+    const auto found = run_variation(variation, *loaded, workload_);
+    if (!found.ok()) return note(Outcome::kFailed, variation, found.status().message());
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      if (const auto difference = first_difference(expected_[i], (*found)[i])) {
+        return note(Outcome::kDifferent, variation, fmt::format("request {}: {}", i, *difference));
+      }
+    }
+    return Outcome::kSame;
+  }
+
+  const std::string& name() const { return model_.name; }
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  Result<std::shared_ptr<LoadedModel>> load(const Variation& variation) {
+    const LoadOptions& wish = variation.load;
+    const std::string key = fmt::format("{} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops);
+    if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
+    loaded_.reset();  // two large models at once may not fit
+    LoadOptions options = wish;
+    options.need_tokenizer = false;
+    TF_ASSIGN_OR_RETURN(loaded_, load_model(model_.folder, options));
+    loaded_key_ = key;
+    return loaded_;
+  }
+
+  Outcome note(Outcome outcome, const Variation& variation, std::string_view what) {
+    notes_.push_back(fmt::format("{}, {}: {}", name(), variation.name, what));
+    return outcome;
+  }
+
+  MatrixModel model_;
+  const Arguments& arguments_;
+  std::vector<Request> workload_;
+  std::vector<Recording> expected_;
+  std::shared_ptr<LoadedModel> loaded_;
+  std::string loaded_key_;
+  std::vector<std::string> notes_;
+};
+
+using Table = std::vector<std::vector<Outcome>>;  // [variations][models]
+
+void print_table(const std::vector<Variation>& variations, const std::vector<MatrixModel>& models, const Table& table) {
+  for (size_t m = 0; m < models.size(); ++m) fmt::print("[{:2}] {}\n", m + 1, models[m].name);
+  fmt::print("\n{:<42}", "must not change a byte");
+  for (size_t m = 0; m < models.size(); ++m) fmt::print(" [{:2}]", m + 1);
+  fmt::print("\n");
+  for (size_t v = 0; v < variations.size(); ++v) {
+    fmt::print("{:<42}", variations[v].name);
+    for (const Outcome outcome : table[v]) fmt::print(" {:>4}", outcome_word(outcome));
+    fmt::print("{}\n", variations[v].not_run.empty() ? "" : "   not run: " + variations[v].not_run);
+  }
+}
+
+std::vector<Variation> chosen_variations(const Arguments& arguments) {
+  std::vector<Variation> variations = all_variations();
+  std::erase_if(variations, [&](const Variation& v) { return v.name.find(arguments.only) == std::string::npos; });
+  return variations;
+}
+
+/// Fills the column `m` of the table and returns its notes.
+std::vector<std::string> run_column(const MatrixModel& model, const Arguments& arguments,
+                                    const std::vector<Variation>& variations, Table& table, size_t m) {
+  Column column(model, arguments);
+  if (const Status status = column.start(); !status.ok()) {
+    for (auto& row : table) row[m] = Outcome::kFailed;
+    return {fmt::format("{}, baseline: {}", model.name, status.message())};
+  }
+  for (size_t v = 0; v < variations.size(); ++v) table[v][m] = column.run(variations[v]);
+  return column.notes();
+}
+
+int run(const Arguments& arguments) {
+  const TemporaryFolder temporary;
+  std::vector<MatrixModel> models;
+  for (const std::string& folder : arguments.folders) models.push_back({fs::path(folder).filename().string(), folder});
+  if (models.empty()) {
+    models = find_fixtures(TENSORFOLD_SOURCE_DIR "/tests/golden/models");
+    const Result<std::vector<MatrixModel>> toys = write_toy_models(temporary.path);
+    if (!toys.ok()) {
+      fmt::print(stderr, "{}\n", toys.status().message());
+      return 1;
+    }
+    models.insert(models.end(), toys->begin(), toys->end());
+  }
+  const std::vector<Variation> variations = chosen_variations(arguments);
+  Table table(variations.size(), std::vector<Outcome>(models.size()));
+  std::vector<std::string> notes;
+  for (size_t m = 0; m < models.size(); ++m) {
+    for (std::string& note : run_column(models[m], arguments, variations, table, m)) notes.push_back(std::move(note));
+  }
+  print_table(variations, models, table);
+  for (const std::string& note : notes) fmt::print("{}\n", note);
+  return notes.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tensorfold
+
+int main(int argc, char** argv) {
+  tensorfold::set_log_level(tensorfold::LogLevel::kWarning);
+  const auto arguments = tensorfold::parse_arguments(argc, argv);
+  if (!arguments.ok()) {
+    fmt::print(stderr, "{}\n", arguments.status().message());
+    return 2;
+  }
+  return tensorfold::run(*arguments);
+}

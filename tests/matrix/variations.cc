@@ -1,0 +1,247 @@
+// How each row of the exactness matrix is run (tests/matrix/variations.h).
+#include "tests/matrix/variations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "engine/kv_pages.h"
+#include "tests/support/reply_collector.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int kNumOthers = 15;
+
+std::vector<int32_t> make_prompt(int64_t num_tokens, int64_t vocab_size, uint64_t seed) {
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    const uint64_t word = mix64(seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(i));
+    prompt.push_back(static_cast<int32_t>(word % static_cast<uint64_t>(vocab_size)));
+  }
+  return prompt;
+}
+
+/// One engine, the recorder that watches it, and how a variation changes what is asked.
+class EngineRun {
+ public:
+  static Result<std::unique_ptr<EngineRun>> create(const std::shared_ptr<LoadedModel>& model,
+                                                   const Variation& variation) {
+    auto engine_run = std::unique_ptr<EngineRun>(new EngineRun(variation));
+    EngineOptions options = variation.engine;
+    options.observer = &engine_run->recorder_;
+    TF_ASSIGN_OR_RETURN(engine_run->engine_, Engine::create(model, options));
+    return engine_run;
+  }
+
+  Result<RequestId> submit(Request request, ReplyCollector& collector) {
+    if (variation_.toggle_logprobs) request.num_logprobs = request.num_logprobs < 0 ? 3 : -1;
+    return engine_->submit(std::move(request), collector.sink());
+  }
+
+  Recording record(RequestId id, ReplyCollector& collector) {
+    CollectedReply reply = collector.wait();
+    return {.tokens = std::move(reply.tokens),
+            .text = std::move(reply.text),
+            .finish = *reply.finish,
+            .error = reply.status.ok() ? "" : reply.status.message(),
+            .logits = recorder_.take(id),
+            .generated = std::move(reply.generated)};
+  }
+
+  Result<Recording> ask(const Request& request) {
+    ReplyCollector collector;
+    TF_ASSIGN_OR_RETURN(const RequestId id, submit(request, collector));
+    return record(id, collector);
+  }
+
+  Engine& engine() { return *engine_; }
+  LogitsRecorder& recorder() { return recorder_; }
+
+ private:
+  explicit EngineRun(const Variation& variation) : variation_(variation) {}
+  const Variation& variation_;
+  LogitsRecorder recorder_;  // outlives the engine
+  std::unique_ptr<Engine> engine_;
+};
+
+using Recordings = std::vector<Recording>;
+
+Result<Recordings> run_alone(const std::shared_ptr<LoadedModel>& model, const Variation& variation,
+                             const std::vector<Request>& workload) {
+  Recordings recordings;
+  for (const Request& request : workload) {
+    TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(model, variation));
+    TF_ASSIGN_OR_RETURN(Recording recording, engine_run->ask(request));
+    recordings.push_back(std::move(recording));
+  }
+  return recordings;
+}
+
+Result<Recordings> run_one_engine(EngineRun& engine_run, const std::vector<Request>& workload) {
+  Recordings recordings;
+  for (const Request& request : workload) {
+    TF_ASSIGN_OR_RETURN(Recording recording, engine_run.ask(request));
+    recordings.push_back(std::move(recording));
+  }
+  return recordings;
+}
+
+Result<Recordings> run_together(EngineRun& engine_run, const std::vector<Request>& workload) {
+  std::vector<ReplyCollector> collectors(workload.size());
+  std::vector<RequestId> ids(workload.size());
+  engine_run.recorder().close();
+  Status refusal;
+  for (size_t i = workload.size(); i-- > 0 && refusal.ok();) {
+    const Result<RequestId> id = engine_run.submit(workload[i], collectors[i]);
+    if (id.ok()) {
+      ids[i] = *id;
+    } else {
+      refusal = id.status();
+    }
+  }
+  engine_run.recorder().open();
+  TF_RETURN_IF_ERROR(refusal);
+  Recordings recordings;
+  for (size_t i = 0; i < workload.size(); ++i) recordings.push_back(engine_run.record(ids[i], collectors[i]));
+  return recordings;
+}
+
+/// Half of the others are there first, the rest join after two tokens, when some of the first are cancelled; their
+/// replies are of 1 to 29 tokens, so most leave before the request ends.
+Result<Recording> ask_in_crowd(EngineRun& engine_run, const Request& request, uint64_t crowd_seed) {
+  const ModelSpec& spec = engine_run.engine().model().model->spec();
+  std::vector<ReplyCollector> others(kNumOthers);
+  std::vector<RequestId> other_ids(kNumOthers);
+  const auto join = [&](uint64_t i) -> Status {
+    Request other;
+    const auto longest = static_cast<uint64_t>(std::min<int64_t>(spec.max_position_embeddings / 2, 90));
+    other.prompt =
+        make_prompt(static_cast<int64_t>(1 + (i * 37 + crowd_seed) % longest), spec.vocab_size, crowd_seed * 100 + i);
+    other.max_tokens = static_cast<int64_t>(1 + i * 11 % 29);
+    other.sampling.temperature = i % 2 == 0 ? 1.0f : 0.0f;
+    TF_ASSIGN_OR_RETURN(other_ids[i], engine_run.submit(std::move(other), others[i]));
+    return {};
+  };
+  for (uint64_t i = 0; i < kNumOthers / 2; ++i) TF_RETURN_IF_ERROR(join(i));
+  ReplyCollector collector;
+  TF_ASSIGN_OR_RETURN(const RequestId id, engine_run.submit(request, collector));
+  collector.wait_for_tokens(2);
+  for (uint64_t i = kNumOthers / 2; i < kNumOthers; ++i) TF_RETURN_IF_ERROR(join(i));
+  for (const size_t i : {2, 3, 9}) engine_run.engine().cancel(other_ids[i]);
+  Recording recording = engine_run.record(id, collector);
+  for (ReplyCollector& other : others) other.wait();
+  return recording;
+}
+
+Result<Recording> ask_twice(EngineRun& engine_run, const Request& request) {
+  ReplyCollector collector;
+  TF_ASSIGN_OR_RETURN(const RequestId id, engine_run.submit(request, collector));
+  collector.wait_for_tokens(3);
+  engine_run.engine().cancel(id);
+  collector.wait();
+  return engine_run.ask(request);
+}
+
+Result<Recordings> run_in_one_engine(EngineRun& engine_run, Company company, const std::vector<Request>& workload) {
+  if (company == Company::kOneEngine) return run_one_engine(engine_run, workload);
+  if (company == Company::kTogether) return run_together(engine_run, workload);
+  Recordings recordings;
+  for (size_t i = 0; i < workload.size(); ++i) {
+    TF_ASSIGN_OR_RETURN(Recording recording, company == Company::kCrowd ? ask_in_crowd(engine_run, workload[i], i + 1)
+                                                                        : ask_twice(engine_run, workload[i]));
+    recordings.push_back(std::move(recording));
+  }
+  return recordings;
+}
+
+/// KV memory that just holds the longest sequence of the workload, but at least three pages: of two, the second request
+/// would wait instead of being preempted.
+int64_t smallest_kv_bytes(const LoadedModel& model, const std::vector<Request>& workload) {
+  int64_t num_pages = 3;
+  for (const Request& request : workload) {
+    const int64_t total =
+        std::min(std::ssize(request.prompt) + request.max_tokens, model.model->spec().max_position_embeddings);
+    num_pages = std::max(num_pages, pages_for_tokens(total - 1));
+  }
+  return num_pages * kv_page_set_bytes(*model.ops, model.model->spec().kv_layers);
+}
+
+}  // namespace
+
+Variation baseline() {
+  Variation v;
+  v.name = "baseline";
+  v.load.num_threads = 1;
+  return v;
+}
+
+std::vector<Variation> all_variations() {
+  std::vector<Variation> rows;
+  const auto add = [&](std::string name, Company company = Company::kAlone) -> Variation& {
+    rows.push_back(baseline());
+    rows.back().name = std::move(name);
+    rows.back().company = company;
+    return rows.back();
+  };
+  add("threads 2").load.num_threads = 2;
+  add("threads 8").load.num_threads = 8;
+  const std::vector<CpuIsa> supported = supported_cpu_isas();
+  for (const CpuIsa isa : {CpuIsa::kAvx512Bf16, CpuIsa::kAvx512, CpuIsa::kAvx2, CpuIsa::kNeon}) {
+    Variation& v = add("isa " + std::string(cpu_isa_name(isa)));
+    v.load.isa = isa;
+    if (std::find(supported.begin(), supported.end(), isa) == supported.end()) v.not_run = "this CPU lacks it";
+  }
+  Variation& reference = add("reference ops");
+  reference.load.use_reference_ops = true;
+  reference.is_slow = true;
+  for (const int64_t pass_tokens : {1, 7, 64, 4096}) {
+    add("prompt chunks of " + std::to_string(pass_tokens)).engine.pass_tokens = pass_tokens;
+  }
+  add("one engine, in turn", Company::kOneEngine);
+  add("together, reversed", Company::kTogether);
+  add("among 15 others", Company::kCrowd);
+  Variation& mixed = add("among 15 others, chunks of 7, threads 2", Company::kCrowd);
+  mixed.engine.pass_tokens = 7;
+  mixed.load.num_threads = 2;
+  add("preempted", Company::kTogether).must_preempt = true;
+  add("cancelled and asked again", Company::kCancelled);
+  add("restarted").is_restarted = true;
+  add("logprobs toggled").toggle_logprobs = true;
+  return rows;
+}
+
+std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens) {
+  const int64_t room = std::max<int64_t>(spec.max_position_embeddings - max_tokens - 1, 1);
+  std::vector<Request> workload(4);
+  // 62 and 61 tokens start side by side in one page each and grow into a third: where KV memory is small, one of the
+  // two is preempted. 150 tokens fill spans of 128 keys and chunks unevenly.
+  const int64_t prompt_tokens[] = {150, 1, 62, 61};
+  for (size_t i = 0; i < workload.size(); ++i) {
+    workload[i].prompt = make_prompt(std::min(prompt_tokens[i], room), spec.vocab_size, i + 1);
+    workload[i].max_tokens = max_tokens;
+    workload[i].ignore_eos = true;
+  }
+  workload[0].sampling = {.temperature = 0.8f, .top_k = 0, .top_p = 0.95f, .min_p = 0.0f, .seed = {}};
+  workload[0].ignore_eos = false;
+  workload[1].sampling = {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f, .seed = 11};
+  workload[2].sampling = {.temperature = 1.0f, .top_k = 40, .top_p = 0.9f, .min_p = 0.05f, .seed = 7};
+  workload[2].num_logprobs = 3;
+  workload[3].sampling.temperature = 0.0f;
+  return workload;
+}
+
+Result<std::vector<Recording>> run_variation(const Variation& variation, const std::shared_ptr<LoadedModel>& model,
+                                             const std::vector<Request>& workload) {
+  if (variation.company == Company::kAlone) return run_alone(model, variation, workload);
+  Variation changed = variation;
+  if (variation.must_preempt) changed.engine.kv_memory_bytes = smallest_kv_bytes(*model, workload);
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(model, changed));
+  TF_ASSIGN_OR_RETURN(Recordings recordings, run_in_one_engine(*engine_run, variation.company, workload));
+  if (variation.must_preempt && engine_run->engine().stats().preemptions == 0) {
+    return make_error(StatusCode::kInternal, "nothing was preempted");
+  }
+  return recordings;
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,51 @@
+// The rows of the exactness matrix: what is changed, none of which may change a byte (testing.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/loaded_model.h"
+#include "tests/matrix/recording.h"
+
+namespace tensorfold {
+
+/// How the requests of the workload meet.
+enum class Company {
+  kAlone,      ///< One after the other, each in an engine of its own.
+  kOneEngine,  ///< One after the other in one engine.
+  kTogether,   ///< All at once, in the reverse order.
+  kCrowd,      ///< One after the other, each among 15 others that join, leave or are cancelled meanwhile.
+  kCancelled,  ///< Each is asked, cancelled after three tokens, and asked again.
+};
+
+struct Variation {
+  std::string name;
+  Company company = Company::kAlone;
+  EngineOptions engine = {};
+  LoadOptions load = {};
+  bool is_restarted = false;     ///< The model is loaded anew.
+  bool must_preempt = false;     ///< KV memory is as small as it can be; a run without a preemption proves nothing.
+  bool toggle_logprobs = false;  ///< Requests that ask for log-probabilities do not, and the other way round.
+  bool is_slow = false;          ///< Left out of runs on large models unless asked for.
+  std::string not_run;           ///< Why this machine cannot run it; empty: it can.
+};
+
+/// One request, one thread, one pass after the other, nothing shared.
+Variation baseline();
+
+/// Every other row of the table, in order. Sets of instructions that this CPU lacks are there, with not_run.
+std::vector<Variation> all_variations();
+
+/// The requests that every variation asks: greedy and sampled, of one token and of several pages, with and without
+/// log-probabilities, seeds and end-of-sequence tokens; replies of up to max_tokens tokens.
+std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens);
+
+/// Asks the workload of the model and records each reply, in the order of the workload. Errors: the engine did not
+/// start or refused a request, or nothing was preempted where it had to be.
+Result<std::vector<Recording>> run_variation(const Variation& variation, const std::shared_ptr<LoadedModel>& model,
+                                             const std::vector<Request>& workload);
+
+}  // namespace tensorfold
