@@ -1,4 +1,5 @@
-// Any bytes as config.json and generation_config.json: an error that names its file, or values in their ranges.
+// Any bytes as config.json and generation_config.json: an error that names its file, or values in their
+// ranges.
 #include <cstdint>
 #include <string_view>
 
@@ -30,7 +31,8 @@ void check_config(std::string_view text) {
   reader.string_list("layer_types");
   ConfigReader rope_reader = config->reader();
   const RopeConfig rope = read_rope_config(rope_reader);
-  if (rope_reader.status().ok()) TF_CHECK(rope.theta > 0 && rope.factor > 0 && rope.partial_rotary_factor <= 1);
+  if (rope_reader.status().ok())
+    TF_CHECK(rope.theta > 0 && rope.factor >= 0 && rope.partial_rotary_factor <= 1);
   const auto packing = config->quantization.module("model.layers.0.self_attn.q_proj");
   if (packing) TF_CHECK(packing->bits >= 2 && packing->bits <= 8 && packing->group_size >= 16);
 }

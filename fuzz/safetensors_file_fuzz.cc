@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: an error, or tensors that lie inside the file and can be read. The same bytes as a
-// header alone reach the checks behind the length.
+// Any bytes as a safetensors file: an error, or tensors that lie inside the file and can be read. The same
+// bytes as a header alone reach the checks behind the length.
 #include <cstdint>
 #include <string>
 

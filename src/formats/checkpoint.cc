@@ -29,7 +29,8 @@ struct ShardNumber {
 std::optional<ShardNumber> parse_shard_name(std::string_view name) {
   constexpr std::string_view kPrefix = "model-", kOf = "-of-", kSuffix = ".safetensors";
   const size_t of = name.find(kOf);
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || of == std::string_view::npos) return std::nullopt;
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || of == std::string_view::npos)
+    return std::nullopt;
   if (of < kPrefix.size() || of + kOf.size() + kSuffix.size() > name.size()) return std::nullopt;
   const std::string_view index = name.substr(kPrefix.size(), of - kPrefix.size());
   const std::string_view count = name.substr(of + kOf.size(), name.size() - kSuffix.size() - of - kOf.size());
@@ -42,8 +43,8 @@ std::optional<ShardNumber> parse_shard_name(std::string_view name) {
   return shard;
 }
 
-/// Without an index only the file names tell whether shards are missing. Most writers number from 1; gpt-oss's files
-/// run from 0 up to and including the number after `-of-`.
+/// Without an index only the file names tell whether shards are missing. Most writers number from 1;
+/// gpt-oss's files run from 0 up to and including the number after `-of-`.
 Status check_shard_numbers(const std::string& folder, const std::vector<std::string>& names) {
   std::set<int> found;
   int count = 0;
@@ -61,8 +62,8 @@ Status check_shard_numbers(const std::string& folder, const std::vector<std::str
   const int last = std::max(*found.rbegin(), first == 0 ? count - 1 : count);
   for (int i = first; i <= last; ++i) {
     if (!found.contains(i)) {
-      return not_found("{}: model-{:05}-of-{:05}.safetensors is missing (and there is no {})", folder, i, count,
-                       kIndexName);
+      return not_found("{}: model-{:05}-of-{:05}.safetensors is missing (and there is no {})", folder, i,
+                       count, kIndexName);
     }
   }
   return {};
@@ -71,7 +72,8 @@ Status check_shard_numbers(const std::string& folder, const std::vector<std::str
 /// Why a folder has no checkpoint, in the words that help: which other weights it has.
 Status no_tensors(const std::string& folder, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    if (name.ends_with(".gguf") || name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) {
+    if (name.ends_with(".gguf") || name.ends_with(".bin") || name.ends_with(".pt") ||
+        name.ends_with(".pth")) {
       return not_found("{}: has no model*.safetensors, only {}, a format that is not read", folder, name);
     }
   }
@@ -89,7 +91,8 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder, const FileSystem&
   return open_sharded(folder, *index, files);
 }
 
-Result<Checkpoint> Checkpoint::open_sharded(const std::string& folder, const Index& index, const FileSystem& files) {
+Result<Checkpoint> Checkpoint::open_sharded(const std::string& folder, const Index& index,
+                                            const FileSystem& files) {
   std::set<std::string> shards;
   for (const auto& [name, shard] : index) shards.insert(shard);
   std::vector<std::string> missing;
@@ -97,8 +100,8 @@ Result<Checkpoint> Checkpoint::open_sharded(const std::string& folder, const Ind
     if (!files.is_file(join_path(folder, shard))) missing.push_back(shard);
   }
   if (!missing.empty()) {
-    return not_found("{}: {} of {} files of {} are missing: {}", folder, missing.size(), shards.size(), kIndexName,
-                     list_some(missing));
+    return not_found("{}: {} of {} files of {} are missing: {}", folder, missing.size(), shards.size(),
+                     kIndexName, list_some(missing));
   }
   Checkpoint checkpoint;
   for (const std::string& shard : shards) {
@@ -129,7 +132,9 @@ Result<Checkpoint> Checkpoint::open_file(const std::string& path, const FileSyst
   return checkpoint;
 }
 
-Status Checkpoint::add_file(const std::string& path, const FileSystem& files) { return add_file(path, {}, files); }
+Status Checkpoint::add_file(const std::string& path, const FileSystem& files) {
+  return add_file(path, {}, files);
+}
 
 Status Checkpoint::add_file(const std::string& path, const Index& index, const FileSystem& files) {
   TF_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
@@ -137,7 +142,8 @@ Status Checkpoint::add_file(const std::string& path, const Index& index, const F
   std::vector<TensorInfo*> kept;
   for (TensorInfo& tensor : header.tensors) {
     tensor.file_index = static_cast<int32_t>(files_.size());
-    // A tensor that the index puts into another file counts only there; check_index sees to it that it is there.
+    // A tensor that the index puts into another file counts only there; check_index sees to it that it is
+    // there.
     const auto entry = index.find(tensor.name);
     if (entry != index.end() && entry->second != file_name(path)) continue;
     if (const TensorInfo* present = find(tensor.name)) {
@@ -157,7 +163,8 @@ Status Checkpoint::check_index(const Index& index) const {
     if (find(name) == nullptr) missing.push_back(fmt::format("{} ({})", name, shard));
   }
   if (missing.empty()) return {};
-  return corrupt("{} tensors are not in the file that {} says: {}", missing.size(), kIndexName, list_some(missing));
+  return corrupt("{} tensors are not in the file that {} says: {}", missing.size(), kIndexName,
+                 list_some(missing));
 }
 
 const TensorInfo* Checkpoint::find(std::string_view name) const {

@@ -25,7 +25,9 @@ std::string item(const std::string& place, size_t index) { return fmt::format("{
 }  // namespace
 
 ConfigReader::ConfigReader(std::string file, const Json& object)
-    : file_(std::move(file)), layers_{{.prefix = "", .object = &object}}, status_(std::make_shared<Status>()) {
+    : file_(std::move(file)),
+      layers_{{.prefix = "", .object = &object}},
+      status_(std::make_shared<Status>()) {
   if (!object.is_object()) *status_ = corrupt("{}: expected an object, found {}", file_, spell_found(object));
 }
 
@@ -57,7 +59,8 @@ std::string ConfigReader::where(std::string_view key) const {
   return fmt::format("{}: {}{}", file_, (layer == nullptr ? layers_.front() : *layer).prefix, key);
 }
 
-void ConfigReader::report(StatusCode code, const std::string& place, std::string_view expected, const Json* found) {
+void ConfigReader::report(StatusCode code, const std::string& place, std::string_view expected,
+                          const Json* found) {
   if (!status_->ok()) return;
   const std::string detail = found == nullptr ? "but it is missing" : "found " + spell_found(*found);
   *status_ = make_error(code, "{}: {}, {}", place, expected, detail);
@@ -73,13 +76,16 @@ const Json* ConfigReader::require(std::string_view key, std::string_view expecte
   return value;
 }
 
-int64_t ConfigReader::checked_int(const Json& value, const std::string& place, int64_t least, int64_t substitute) {
+int64_t ConfigReader::checked_int(const Json& value, const std::string& place, int64_t least,
+                                  int64_t substitute) {
   if (value.is_int() && value.as_int() >= least && value.as_int() <= INT32_MAX) return value.as_int();
-  report(StatusCode::kCorrupt, place, least == 1 ? kPositiveInt : "expected an integer from 0 to 2^31-1", &value);
+  report(StatusCode::kCorrupt, place, least == 1 ? kPositiveInt : "expected an integer from 0 to 2^31-1",
+         &value);
   return substitute;
 }
 
-double ConfigReader::checked_number(const Json& value, const std::string& place, bool positive, double substitute) {
+double ConfigReader::checked_number(const Json& value, const std::string& place, bool positive,
+                                    double substitute) {
   if (value.is_number()) {
     const double number = value.as_double();
     if (std::isfinite(number) && (!positive || number > 0)) return number;

@@ -1,5 +1,6 @@
-// Typed access to config.json and its like: every value is checked where it is read, and a wrong one is reported with
-// its file, its path and what was found. Families read their structs with it; hf_config.h reads the shared parts.
+// Typed access to config.json and its like: every value is checked where it is read, and a wrong one is
+// reported with its file, its path and what was found. Families read their structs with it; hf_config.h reads
+// the shared parts.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,11 @@
 
 namespace tensorfold {
 
-/// Reads keys of one JSON object, or of several laid over each other (`text_config` over the root): the first that
-/// has the key decides. A null is as good as an absent key. Errors are collected, not returned: after the first,
-/// status() holds it and values are harmless substitutes (the fallback, else 1, false, empty), so a family reads all
-/// its fields and then returns status() before it uses any. Copies and sub-objects share the status. The Json must
-/// outlive the reader. One thread.
+/// Reads keys of one JSON object, or of several laid over each other (`text_config` over the root): the first
+/// that has the key decides. A null is as good as an absent key. Errors are collected, not returned: after
+/// the first, status() holds it and values are harmless substitutes (the fallback, else 1, false, empty), so
+/// a family reads all its fields and then returns status() before it uses any. Copies and sub-objects share
+/// the status. The Json must outlive the reader. One thread.
 class ConfigReader {
  public:
   /// `file` opens every message: "config.json".
@@ -35,7 +36,8 @@ class ConfigReader {
   /// The raw value, or nullptr when absent or null.
   const Json* find(std::string_view key) const;
 
-  /// Integers from 1, or 0, to 2^31-1: a product of two fits in int64. The form without fallback requires the key.
+  /// Integers from 1, or 0, to 2^31-1: a product of two fits in int64. The form without fallback requires the
+  /// key.
   int64_t positive_int(std::string_view key);
   int64_t positive_int(std::string_view key, int64_t fallback);
   int64_t non_negative_int(std::string_view key, int64_t fallback);

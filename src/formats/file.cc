@@ -85,7 +85,8 @@ class PosixFileSystem : public FileSystem {
   Result<std::unique_ptr<ReadableFile>> open(const std::string& path) const override {
     Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat info {};
-    if (!descriptor.is_open() || ::fstat(descriptor.get(), &info) != 0) return system_error(path, "open", errno);
+    if (!descriptor.is_open() || ::fstat(descriptor.get(), &info) != 0)
+      return system_error(path, "open", errno);
     if (!S_ISREG(info.st_mode)) return make_error(StatusCode::kIo, "{}: is not a regular file", path);
     return std::unique_ptr<ReadableFile>(
         std::make_unique<PosixReadableFile>(path, std::move(descriptor), static_cast<int64_t>(info.st_size)));
@@ -141,8 +142,8 @@ Status ReadableFile::read(int64_t offset, std::span<std::byte> out) const {
     const int64_t place = offset + static_cast<int64_t>(done);
     TF_ASSIGN_OR_RETURN(const int64_t count, read_some(place, out.subspan(done)));
     if (count == 0) {
-      return corrupt("{}: ends at byte {}, expected at least {} (it had {} when it was opened)", path(), place,
-                     offset + static_cast<int64_t>(out.size()), size_bytes());
+      return corrupt("{}: ends at byte {}, expected at least {} (it had {} when it was opened)", path(),
+                     place, offset + static_cast<int64_t>(out.size()), size_bytes());
     }
     done += static_cast<size_t>(count);
   }

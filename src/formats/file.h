@@ -1,5 +1,6 @@
-// The one way this program touches checkpoint files: a small file system interface with a POSIX implementation. Tests
-// put an in-memory and a faulty one (tests/support/memory_file_system.h) behind the same interface.
+// The one way this program touches checkpoint files: a small file system interface with a POSIX
+// implementation. Tests put an in-memory and a faulty one (tests/support/memory_file_system.h) behind the
+// same interface.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ class ReadableFile {
   /// Bytes the file had when it was opened.
   virtual int64_t size_bytes() const = 0;
 
-  /// Fills `out` with the bytes from `offset` on, however many system calls that takes. kCorrupt when the file ends
-  /// before (cut short while open), kIo when the system refuses; both name the file and the bytes.
+  /// Fills `out` with the bytes from `offset` on, however many system calls that takes. kCorrupt when the
+  /// file ends before (cut short while open), kIo when the system refuses; both name the file and the bytes.
   Status read(int64_t offset, std::span<std::byte> out) const;
 
  protected:
@@ -45,8 +46,8 @@ class WritableFile {
   virtual Status sync() = 0;
 };
 
-/// What checkpoint code needs of a file system. Thread-safe. Errors name the path: kNotFound where there is no such
-/// file or folder, kIo otherwise.
+/// What checkpoint code needs of a file system. Thread-safe. Errors name the path: kNotFound where there is
+/// no such file or folder, kIo otherwise.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -73,8 +74,8 @@ class FileSystem {
 /// The machine's file system. Lives for ever.
 const FileSystem& posix_file_system();
 
-/// A whole file as text. kCorrupt when it has more than max_bytes: configs are small, and a wrong path is not read
-/// into memory.
+/// A whole file as text. kCorrupt when it has more than max_bytes: configs are small, and a wrong path is not
+/// read into memory.
 Result<std::string> read_text_file(const FileSystem& files, const std::string& path, int64_t max_bytes);
 
 /// `folder` + '/' + `name`.

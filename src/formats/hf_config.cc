@@ -6,7 +6,8 @@ namespace {
 
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kGenerationName = "generation_config.json";
-constexpr int64_t kMaxConfigBytes = 16'000'000;  // Real ones have a few kB; module overrides make the largest.
+constexpr int64_t kMaxConfigBytes =
+    16'000'000;  // Real ones have a few kB; module overrides make the largest.
 
 Result<Json> parse_config(std::string_view file, std::string_view text) {
   Result<Json> json = parse_json(text);
@@ -33,8 +34,8 @@ constexpr std::pair<std::string_view, RopeKind> kRopeKinds[] = {
     {"su", RopeKind::kLongRope},
 };
 
-/// The object with the rotary keys: a non-null `rope_scaling` replaces `rope_parameters`; the latter may hold one
-/// object per kind of layer.
+/// The object with the rotary keys: a non-null `rope_scaling` replaces `rope_parameters`; the latter may hold
+/// one object per kind of layer.
 std::optional<ConfigReader> rope_object(ConfigReader& config, const std::string& layer_type) {
   if (std::optional<ConfigReader> scaling = config.object("rope_scaling")) return scaling;
   std::optional<ConfigReader> parameters = config.object("rope_parameters");
@@ -65,23 +66,35 @@ void read_scaling(ConfigReader& rope, RopeConfig& result) {
   }
 }
 
-/// Settings of transformers' GenerationConfig that change which tokens may be drawn, and the value that does nothing.
+/// Settings of transformers' GenerationConfig that change which tokens may be drawn, and the value that does
+/// nothing.
 struct SamplingSetting {
   std::string_view name;
   double neutral;
 };
 constexpr SamplingSetting kUnappliedNumbers[] = {
-    {"repetition_penalty", 1.0},      {"encoder_repetition_penalty", 1.0}, {"presence_penalty", 0.0},
-    {"frequency_penalty", 0.0},       {"no_repeat_ngram_size", 0.0},       {"encoder_no_repeat_ngram_size", 0.0},
-    {"typical_p", 1.0},               {"top_h", 0.0},                      {"epsilon_cutoff", 0.0},
-    {"eta_cutoff", 0.0},              {"penalty_alpha", 0.0},              {"num_beams", 1.0},
-    {"num_beam_groups", 1.0},         {"diversity_penalty", 0.0},          {"min_length", 0.0},
-    {"min_new_tokens", 0.0},          {"guidance_scale", 1.0},
+    {"repetition_penalty", 1.0},
+    {"encoder_repetition_penalty", 1.0},
+    {"presence_penalty", 0.0},
+    {"frequency_penalty", 0.0},
+    {"no_repeat_ngram_size", 0.0},
+    {"encoder_no_repeat_ngram_size", 0.0},
+    {"typical_p", 1.0},
+    {"top_h", 0.0},
+    {"epsilon_cutoff", 0.0},
+    {"eta_cutoff", 0.0},
+    {"penalty_alpha", 0.0},
+    {"num_beams", 1.0},
+    {"num_beam_groups", 1.0},
+    {"diversity_penalty", 0.0},
+    {"min_length", 0.0},
+    {"min_new_tokens", 0.0},
+    {"guidance_scale", 1.0},
 };
 constexpr std::string_view kUnappliedOthers[] = {
-    "bad_words_ids",    "force_words_ids",      "constraints",           "suppress_tokens", "begin_suppress_tokens",
-    "sequence_bias",    "forced_bos_token_id",  "forced_eos_token_id",   "dola_layers",     "watermarking_config",
-    "forced_decoder_ids", "exponential_decay_length_penalty",
+    "bad_words_ids",         "force_words_ids",     "constraints",         "suppress_tokens",
+    "begin_suppress_tokens", "sequence_bias",       "forced_bos_token_id", "forced_eos_token_id",
+    "dola_layers",           "watermarking_config", "forced_decoder_ids",  "exponential_decay_length_penalty",
 };
 
 std::vector<std::string> read_ignored(const ConfigReader& config) {
@@ -100,8 +113,8 @@ std::vector<std::string> read_ignored(const ConfigReader& config) {
 }
 
 /// A number that must lie in [least, most], or above least where `excludes_least`.
-std::optional<double> read_in_range(ConfigReader& config, std::string_view key, double least, bool excludes_least,
-                                    double most, std::string_view expected) {
+std::optional<double> read_in_range(ConfigReader& config, std::string_view key, double least,
+                                    bool excludes_least, double most, std::string_view expected) {
   const std::optional<double> value = config.optional_number(key);
   if (value && (*value < least || (excludes_least && *value == least) || *value > most)) {
     config.fail(StatusCode::kCorrupt, key, expected);
@@ -111,7 +124,9 @@ std::optional<double> read_in_range(ConfigReader& config, std::string_view key, 
 
 }  // namespace
 
-ConfigReader HfConfig::reader() const { return ConfigReader(std::string(kConfigName), *json).lifted("text_config"); }
+ConfigReader HfConfig::reader() const {
+  return ConfigReader(std::string(kConfigName), *json).lifted("text_config");
+}
 
 Result<HfConfig> parse_hf_config(std::string_view text) {
   TF_ASSIGN_OR_RETURN(Json json, parse_config(kConfigName, text));
@@ -150,13 +165,14 @@ RopeConfig read_rope_config(ConfigReader& config, const RopeDefaults& defaults) 
   std::optional<ConfigReader> rope = rope_object(config, defaults.layer_type);
   // Keys outside the object hold where it lacks them.
   result.theta = config.positive_number("rope_theta", defaults.theta);
-  result.partial_rotary_factor = config.positive_number("partial_rotary_factor", defaults.partial_rotary_factor);
+  result.partial_rotary_factor =
+      config.positive_number("partial_rotary_factor", defaults.partial_rotary_factor);
   result.original_max_position_embeddings = config.positive_int("original_max_position_embeddings", 0);
   if (rope) {
-    result.kind =
-        rope->choice(rope->has("rope_type") ? "rope_type" : "type", RopeKind::kDefault, kRopeKinds);
+    result.kind = rope->choice(rope->has("rope_type") ? "rope_type" : "type", RopeKind::kDefault, kRopeKinds);
     result.theta = rope->positive_number("rope_theta", result.theta);
-    result.partial_rotary_factor = rope->positive_number("partial_rotary_factor", result.partial_rotary_factor);
+    result.partial_rotary_factor =
+        rope->positive_number("partial_rotary_factor", result.partial_rotary_factor);
     result.original_max_position_embeddings =
         rope->positive_int("original_max_position_embeddings", result.original_max_position_embeddings);
     read_scaling(*rope, result);
@@ -178,7 +194,8 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, const Hf
   result.top_p = read_in_range(reader, "top_p", 0, true, 1, "expected a number in (0, 1]");
   result.min_p = read_in_range(reader, "min_p", 0, false, 1, "expected a number in [0, 1]");
   if (reader.has("max_new_tokens")) result.max_new_tokens = reader.positive_int("max_new_tokens");
-  result.eos_token_ids = reader.has("eos_token_id") ? reader.int_or_list("eos_token_id") : config.eos_token_ids;
+  result.eos_token_ids =
+      reader.has("eos_token_id") ? reader.int_or_list("eos_token_id") : config.eos_token_ids;
   result.ignored = read_ignored(reader);
   if (!reader.status().ok()) return reader.status();
   return result;

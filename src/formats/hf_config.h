@@ -1,6 +1,6 @@
-// The parts of config.json and generation_config.json that all families share: type, dtype, quantization, rotary
-// embedding, end-of-sequence ids, sampling defaults. What a family alone has, it reads itself with ConfigReader.
-// Facts: specs/llama.md §1 and §4, specs/mlx-quantization.md §6.
+// The parts of config.json and generation_config.json that all families share: type, dtype, quantization,
+// rotary embedding, end-of-sequence ids, sampling defaults. What a family alone has, it reads itself with
+// ConfigReader. Facts: specs/llama.md §1 and §4, specs/mlx-quantization.md §6.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct HfConfig {
   std::shared_ptr<const Json> json;
   std::string model_type;                  ///< Of the root: "llama", "qwen3_5".
   std::vector<std::string> architectures;  ///< May be empty.
-  DType dtype = DType::kBF16;              ///< `dtype` or `torch_dtype`: kBF16 (also when absent), kF16 or kF32.
+  DType dtype = DType::kBF16;  ///< `dtype` or `torch_dtype`: kBF16 (also when absent), kF16 or kF32.
   QuantizationConfig quantization;
-  std::vector<int64_t> eos_token_ids;      ///< May be empty.
+  std::vector<int64_t> eos_token_ids;  ///< May be empty.
 
   /// A fresh reader: `text_config` (where there is one) over the root.
   ConfigReader reader() const;
@@ -42,13 +42,14 @@ enum class RopeKind { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
 
 std::string_view rope_kind_name(RopeKind kind);
 
-/// Rotary parameters as the file has them. Which fields count depends on `kind`; their meaning is specs/llama.md §4's.
+/// Rotary parameters as the file has them. Which fields count depends on `kind`; their meaning is
+/// specs/llama.md §4's.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;              ///< rope_theta.
   double partial_rotary_factor = 1.0;  ///< Share of head_dim that is rotated; in (0, 1].
   double factor = 1.0;                 ///< longrope: 0 when not given, then it follows from the two lengths.
-  int64_t original_max_position_embeddings = 0;  ///< 0: not given; then it is the model's max_position_embeddings.
+  int64_t original_max_position_embeddings = 0;  ///< 0: not given; max_position_embeddings stands for it.
   double low_freq_factor = 1.0;                  ///< llama3.
   double high_freq_factor = 4.0;                 ///< llama3.
   double beta_fast = 32.0;                       ///< yarn.
@@ -71,8 +72,8 @@ struct RopeDefaults {
   std::string layer_type = "full_attention";
 };
 
-/// Reads `rope_scaling` and `rope_theta`, or `rope_parameters`, of either generation of files; errors go to the reader's
-/// status. An unknown kind is kUnsupported, naming key and value.
+/// Reads `rope_scaling` and `rope_theta`, or `rope_parameters`, of either generation of files; errors go to
+/// the reader's status. An unknown kind is kUnsupported, naming key and value.
 RopeConfig read_rope_config(ConfigReader& config, const RopeDefaults& defaults = {});
 
 /// generation_config.json: the sampling defaults that the maker of a model wishes. Absent fields are empty.
@@ -85,8 +86,8 @@ struct GenerationConfig {
   std::optional<int64_t> max_new_tokens;
   /// Ids that end a reply: the file's, or those of config.json where the file has none.
   std::vector<int64_t> eos_token_ids;
-  /// Settings that would change the distribution and that this program does not apply, as `name = value`, neutral ones
-  /// left out: to be reported.
+  /// Settings that would change the distribution and that this program does not apply, as `name = value`,
+  /// neutral ones left out: to be reported.
   std::vector<std::string> ignored;
 };
 

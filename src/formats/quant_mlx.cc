@@ -13,7 +13,9 @@ std::string spell_shapes(const PackedModule& module) {
                      to_string(*module.scales), module.biases ? to_string(*module.biases) : "none");
 }
 
-bool is_scale_dtype(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32; }
+bool is_scale_dtype(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
+}
 
 /// What must hold whatever the width: dtypes, equal leading axes, biases like scales.
 bool is_consistent(const PackedModule& module) {
@@ -29,15 +31,16 @@ bool is_consistent(const PackedModule& module) {
 int solve_bits(int64_t weight_words, int64_t num_groups, int group_size) {
   int64_t bits = 0;
   int64_t in = 0;
-  if (__builtin_mul_overflow(weight_words, 32, &bits) || __builtin_mul_overflow(num_groups, group_size, &in)) return 0;
+  if (__builtin_mul_overflow(weight_words, 32, &bits) || __builtin_mul_overflow(num_groups, group_size, &in))
+    return 0;
   if (in == 0 || bits % in != 0 || !is_affine_bits(bits / in)) return 0;
   return static_cast<int>(bits / in);
 }
 
 constexpr uint64_t low_mask(int bits) { return (uint64_t{1} << bits) - 1; }
 
-/// Eight values of kBits, lowest first, moved to the eight bytes of a word: the upper four values to the upper half,
-/// then the upper two of each half to its upper half, then each odd one to its own byte.
+/// Eight values of kBits, lowest first, moved to the eight bytes of a word: the upper four values to the
+/// upper half, then the upper two of each half to its upper half, then each odd one to its own byte.
 template <int kBits>
 uint64_t spread_to_bytes(uint64_t word) {
   word = (word & low_mask(4 * kBits)) | (word >> (4 * kBits) << 32);
@@ -84,12 +87,18 @@ void pack_all(std::span<const uint8_t> values, std::byte* row) {
 template <class F>
 void with_bits(int bits, const F& f) {
   switch (bits) {
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 5: return f(std::integral_constant<int, 5>());
-    case 6: return f(std::integral_constant<int, 6>());
-    case 8: return f(std::integral_constant<int, 8>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 3:
+      return f(std::integral_constant<int, 3>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 5:
+      return f(std::integral_constant<int, 5>());
+    case 6:
+      return f(std::integral_constant<int, 6>());
+    case 8:
+      return f(std::integral_constant<int, 8>());
   }
   check_failed(__FILE__, __LINE__, "affine packing has no such width");
 }
@@ -99,8 +108,8 @@ struct GroupScale {
   float bias;
 };
 
-/// The steps of specs/mlx-quantization.md §4 in fp32: the end of larger magnitude becomes a multiple of the scale, so
-/// that it and zero are exact.
+/// The steps of specs/mlx-quantization.md §4 in fp32: the end of larger magnitude becomes a multiple of the
+/// scale, so that it and zero are exact.
 GroupScale fit_group(std::span<const float> weights, float max_value) {
   const auto [lo, hi] = std::minmax_element(weights.begin(), weights.end());
   constexpr float kLeastScale = 1e-7f;
@@ -117,14 +126,17 @@ GroupScale fit_group(std::span<const float> weights, float max_value) {
 
 bool is_affine_bits(int64_t bits) { return (bits >= 2 && bits <= 6) || bits == 8; }
 
-bool is_affine_group_size(int64_t group_size) { return group_size == 32 || group_size == 64 || group_size == 128; }
+bool is_affine_group_size(int64_t group_size) {
+  return group_size == 32 || group_size == 64 || group_size == 128;
+}
 
 Result<AffineTensor> describe_affine(const PackedModule& module, const ModuleQuantization& expected) {
   TF_CHECK(module.weight != nullptr && module.scales != nullptr);
   if (expected.mode != QuantMode::kAffine || module.biases == nullptr) {
     const bool by_config = expected.mode != QuantMode::kAffine;
-    return unsupported("{}: packed as {}, which is not read yet", module.name,
-                       by_config ? quant_mode_name(expected.mode) : "scales without biases (no affine groups)");
+    return unsupported(
+        "{}: packed as {}, which is not read yet", module.name,
+        by_config ? quant_mode_name(expected.mode) : "scales without biases (no affine groups)");
   }
   if (!is_consistent(module)) return corrupt("{} do not belong together", spell_shapes(module));
   const std::vector<int64_t>& weight = module.weight->shape;

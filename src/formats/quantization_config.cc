@@ -43,7 +43,8 @@ void check_sizes(ConfigReader& object, const ModuleQuantization& packing) {
     object.fail(StatusCode::kUnsupported, "bits", fmt::format("{} has {}", info.name, info.default_bits));
   }
   if (packing.group_size != info.default_group_size) {
-    object.fail(StatusCode::kUnsupported, "group_size", fmt::format("{} has {}", info.name, info.default_group_size));
+    object.fail(StatusCode::kUnsupported, "group_size",
+                fmt::format("{} has {}", info.name, info.default_group_size));
   }
 }
 
@@ -59,8 +60,8 @@ ModuleQuantization read_packing(ConfigReader& object) {
 }
 
 bool is_setting(std::string_view key) {
-  constexpr std::string_view kSettings[] = {"mode", "group_size", "bits", "quant_method", "quantize_activations",
-                                            "modules_to_not_convert"};
+  constexpr std::string_view kSettings[] = {"mode",         "group_size",           "bits",
+                                            "quant_method", "quantize_activations", "modules_to_not_convert"};
   for (std::string_view setting : kSettings) {
     if (key == setting) return true;
   }
@@ -111,7 +112,8 @@ std::string_view quant_mode_name(QuantMode mode) { return mode_info(mode).name; 
 
 std::string_view canonical_module_name(std::string_view path) {
   // Longest first.
-  for (std::string_view prefix : {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+  for (std::string_view prefix :
+       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
     if (path.starts_with(prefix)) return path.substr(prefix.size());
   }
   return path;

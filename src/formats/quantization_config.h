@@ -31,11 +31,12 @@ struct QuantizationConfig {
   ModuleQuantization defaults;  ///< Of modules without an entry.
   /// Module path as written -> its packing, or nothing where the file says `false`. `true` is the defaults.
   std::map<std::string, std::optional<ModuleQuantization>, std::less<>> modules;
-  std::string quant_method;                         ///< Of `quantization_config`, where given: "mxfp4". Else empty.
-  std::vector<std::string> modules_to_not_convert;  ///< Patterns of gpt-oss's published files, `*` for a layer.
+  std::string quant_method;  ///< Of `quantization_config`, where given: "mxfp4". Else empty.
+  std::vector<std::string>
+      modules_to_not_convert;  ///< Patterns of gpt-oss's published files, `*` for a layer.
 
-  /// What applies to a module if it has scales: its entry, else the defaults; nothing where it is declared unpacked.
-  /// Entries and `path` are compared after canonical_module_name, an exact match first.
+  /// What applies to a module if it has scales: its entry, else the defaults; nothing where it is declared
+  /// unpacked. Entries and `path` are compared after canonical_module_name, an exact match first.
   std::optional<ModuleQuantization> module(std::string_view path) const;
 };
 
@@ -43,8 +44,8 @@ struct QuantizationConfig {
 /// `model.language_model.`, `language_model.model.`, `language_model.`, `model.` is dropped.
 std::string_view canonical_module_name(std::string_view path);
 
-/// Reads `quantization`, or else a usable `quantization_config`, of the root. Unknown methods, modes, and sizes that
-/// no kernel reads are kUnsupported, with key and value.
+/// Reads `quantization`, or else a usable `quantization_config`, of the root. Unknown methods, modes, and
+/// sizes that no kernel reads are kUnsupported, with key and value.
 Result<QuantizationConfig> read_quantization_config(ConfigReader config);
 
 }  // namespace tensorfold

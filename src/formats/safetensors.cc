@@ -13,7 +13,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoint data are used as they lie in the file");
 
 /// An item of a shape or of data_offsets, or -1 when it is no integer from 0 to 2^63-1.
-int64_t non_negative(const Json& value) { return value.is_int() ? std::max<int64_t>(value.as_int(), -1) : -1; }
+int64_t non_negative(const Json& value) {
+  return value.is_int() ? std::max<int64_t>(value.as_int(), -1) : -1;
+}
 
 /// Bytes of a dense array, or -1 when they overflow or are no whole number.
 int64_t array_bytes(const std::vector<int64_t>& shape, DType dtype) {
@@ -63,7 +65,8 @@ Result<TensorInfo> parse_tensor(const std::string& name, const Json& entry, int6
   TF_RETURN_IF_ERROR(read_shape(entry.find("shape"), tensor));
   TF_RETURN_IF_ERROR(read_offsets(entry.find("data_offsets"), data_bytes, tensor));
   const int64_t expected = array_bytes(tensor.shape, tensor.dtype);
-  if (expected < 0) return corrupt("{}: {} is no whole number of bytes, or too large", name, to_string(tensor));
+  if (expected < 0)
+    return corrupt("{}: {} is no whole number of bytes, or too large", name, to_string(tensor));
   if (expected != tensor.bytes) {
     return corrupt("{}: {} takes {} bytes, but data_offsets give it {}", name, to_string(tensor), expected,
                    tensor.bytes);
@@ -72,9 +75,11 @@ Result<TensorInfo> parse_tensor(const std::string& name, const Json& entry, int6
 }
 
 Status read_metadata(const Json& metadata, SafetensorsHeader& header) {
-  if (!metadata.is_object()) return corrupt("__metadata__: expected an object, found {}", metadata.kind_name());
+  if (!metadata.is_object())
+    return corrupt("__metadata__: expected an object, found {}", metadata.kind_name());
   for (const auto& [key, value] : metadata.as_object()) {
-    if (!value.is_string()) return corrupt("__metadata__.{}: expected a string, found {}", key, value.kind_name());
+    if (!value.is_string())
+      return corrupt("__metadata__.{}: expected a string, found {}", key, value.kind_name());
     header.metadata[key] = value.as_string();
   }
   return {};
@@ -127,7 +132,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, int64_
       header.tensors.push_back(std::move(tensor));
     }
   }
-  // Empty tensors share an offset with their successor; stable order puts them first only if size breaks the tie.
+  // Empty tensors share an offset with their successor; stable order puts them first only if size breaks the
+  // tie.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
   });
@@ -145,8 +151,8 @@ Result<SafetensorsHeader> read_safetensors_header(const ReadableFile& file) {
   TF_RETURN_IF_ERROR(file.read(0, std::as_writable_bytes(std::span(&length, 1))));
   const int64_t rest = file.size_bytes() - kLengthBytes;
   if (length > static_cast<uint64_t>(std::min(rest, kMaxSafetensorsHeaderBytes))) {
-    return corrupt("{}: header length {}, but {} bytes follow (and {} is the format's limit)", name, length, rest,
-                   kMaxSafetensorsHeaderBytes);
+    return corrupt("{}: header length {}, but {} bytes follow (and {} is the format's limit)", name, length,
+                   rest, kMaxSafetensorsHeaderBytes);
   }
   std::string json(length, '\0');
   TF_RETURN_IF_ERROR(file.read(kLengthBytes, std::as_writable_bytes(std::span(json))));

@@ -1,6 +1,6 @@
 // Safetensors files: 8 bytes of header length, a JSON header, then raw little-endian data
-// (github.com/huggingface/safetensors, "Format"). Reads headers, joins the files of a sharded checkpoint and reads
-// tensors; what a tensor means is decided by models, how packed weights are laid out by quant_mlx.
+// (github.com/huggingface/safetensors, "Format"). Reads headers, joins the files of a sharded checkpoint and
+// reads tensors; what a tensor means is decided by models, how packed weights are laid out by quant_mlx.
 // Writing: safetensors_writer.h.
 #pragma once
 
@@ -36,40 +36,41 @@ struct TensorInfo {
 std::string to_string(const TensorInfo& tensor);
 
 struct SafetensorsHeader {
-  std::vector<TensorInfo> tensors;              ///< By offset; `offset` counts from the start of the data section.
+  std::vector<TensorInfo> tensors;  ///< By offset; `offset` counts from the start of the data section.
   std::map<std::string, std::string> metadata;  ///< `__metadata__`.
 };
 
 /// The longest header that is read: the format's own limit.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
-/// Checks and parses the JSON of a header whose data section has data_bytes bytes. The tensors must cover it without
-/// holes or overlaps, as the format asks; names are unique; metadata are strings. kCorrupt says which tensor is wrong
-/// and how; an unknown dtype is kUnsupported.
+/// Checks and parses the JSON of a header whose data section has data_bytes bytes. The tensors must cover it
+/// without holes or overlaps, as the format asks; names are unique; metadata are strings. kCorrupt says which
+/// tensor is wrong and how; an unknown dtype is kUnsupported.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, int64_t data_bytes);
 
-/// Reads and parses the header of a file; offsets count from the start of the file. Messages open with its name.
+/// Reads and parses the header of a file; offsets count from the start of the file. Messages open with its
+/// name.
 Result<SafetensorsHeader> read_safetensors_header(const ReadableFile& file);
 
-/// `weight_map` of a model.safetensors.index.json: tensor name -> file name, the latter without any folder. Everything
-/// else in the file is ignored.
+/// `weight_map` of a model.safetensors.index.json: tensor name -> file name, the latter without any folder.
+/// Everything else in the file is ignored.
 Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view json);
 
-/// The tensors of a model folder, whatever number of files they are in. Movable; owned by whoever opened it. Const
-/// members are thread-safe. Nothing but headers is read until read().
+/// The tensors of a model folder, whatever number of files they are in. Movable; owned by whoever opened it.
+/// Const members are thread-safe. Nothing but headers is read until read().
 class Checkpoint {
  public:
-  /// Opens the files named by model.safetensors.index.json, or, without an index, every model*.safetensors (as MLX
-  /// writes and reads them). Errors, all naming files and tensors: a shard is missing (numbered names must be complete
-  /// without an index too); the index names a tensor that its file lacks; two files hold the same name and no index
-  /// decides. Tensors that the index does not list are taken too.
+  /// Opens the files named by model.safetensors.index.json, or, without an index, every model*.safetensors
+  /// (as MLX writes and reads them). Errors, all naming files and tensors: a shard is missing (numbered names
+  /// must be complete without an index too); the index names a tensor that its file lacks; two files hold the
+  /// same name and no index decides. Tensors that the index does not list are taken too.
   static Result<Checkpoint> open(const std::string& folder, const FileSystem& files = posix_file_system());
 
   /// Opens one file.
   static Result<Checkpoint> open_file(const std::string& path, const FileSystem& files = posix_file_system());
 
-  /// Adds the tensors of a side file, such as mtp-4bit.safetensors. A name that is already there is kCorrupt, and then
-  /// nothing is added. Not thread-safe.
+  /// Adds the tensors of a side file, such as mtp-4bit.safetensors. A name that is already there is kCorrupt,
+  /// and then nothing is added. Not thread-safe.
   Status add_file(const std::string& path, const FileSystem& files = posix_file_system());
 
   /// By name; stable addresses.
@@ -84,7 +85,8 @@ class Checkpoint {
   /// Reads a whole tensor. The name must exist and out.size() be its bytes (both checked when it was bound).
   Status read(std::string_view name, std::span<std::byte> out) const;
 
-  /// Reads out.size() bytes of a tensor of this checkpoint, starting first_byte bytes into it: one expert, a chunk.
+  /// Reads out.size() bytes of a tensor of this checkpoint, starting first_byte bytes into it: one expert, a
+  /// chunk.
   Status read(const TensorInfo& tensor, int64_t first_byte, std::span<std::byte> out) const;
 
   int num_files() const { return static_cast<int>(files_.size()); }
@@ -102,7 +104,8 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   using Index = std::map<std::string, std::string>;
-  static Result<Checkpoint> open_sharded(const std::string& folder, const Index& index, const FileSystem& files);
+  static Result<Checkpoint> open_sharded(const std::string& folder, const Index& index,
+                                         const FileSystem& files);
   static Result<Checkpoint> open_unindexed(const std::string& folder, const FileSystem& files);
   Status add_file(const std::string& path, const Index& index, const FileSystem& files);
   Status check_index(const Index& index) const;

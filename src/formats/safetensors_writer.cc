@@ -53,7 +53,8 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
   std::set<std::string_view> names{"__metadata__"};
   int64_t offset = 0;
   for (const TensorDeclaration& tensor : tensors) {
-    if (!names.insert(tensor.name).second) return invalid_argument("{}: this tensor name is taken", tensor.name);
+    if (!names.insert(tensor.name).second)
+      return invalid_argument("{}: this tensor name is taken", tensor.name);
     TF_ASSIGN_OR_RETURN(const int64_t bytes, declared_bytes(tensor));
     Json entry = Json::object();
     entry.set("dtype", dtype_name(tensor.dtype));

@@ -1,5 +1,5 @@
-// Writes one safetensors file as a stream: the header first, from declared tensors, then their data in that order.
-// Used by `demo create`, `pack` and tests.
+// Writes one safetensors file as a stream: the header first, from declared tensors, then their data in that
+// order. Used by `demo create`, `pack` and tests.
 #pragma once
 
 #include <cstddef>
@@ -24,21 +24,22 @@ struct TensorDeclaration {
   std::vector<int64_t> shape;
 };
 
-/// A file in the making. Data go to `path` + ".partial"; finish() makes it `path` in one step, so `path` is complete
-/// or absent, and destroying an unfinished writer removes what it wrote. One thread.
+/// A file in the making. Data go to `path` + ".partial"; finish() makes it `path` in one step, so `path` is
+/// complete or absent, and destroying an unfinished writer removes what it wrote. One thread.
 class SafetensorsWriter {
  public:
-  /// Writes the header. Declarations with equal or reserved names, negative dimensions or a size that is no whole
-  /// number of bytes are kInvalidArgument. `files` must outlive the writer.
-  static Result<SafetensorsWriter> create(const std::string& path, const std::vector<TensorDeclaration>& tensors,
+  /// Writes the header. Declarations with equal or reserved names, negative dimensions or a size that is no
+  /// whole number of bytes are kInvalidArgument. `files` must outlive the writer.
+  static Result<SafetensorsWriter> create(const std::string& path,
+                                          const std::vector<TensorDeclaration>& tensors,
                                           const std::map<std::string, std::string>& metadata,
                                           const FileSystem& files = posix_file_system());
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
-  /// Adds the next bytes of a tensor. Tensors come in the order of their declaration, each in as many pieces as the
-  /// caller likes; another name, or more bytes than declared, is a caller bug (TF_CHECK).
+  /// Adds the next bytes of a tensor. Tensors come in the order of their declaration, each in as many pieces
+  /// as the caller likes; another name, or more bytes than declared, is a caller bug (TF_CHECK).
   Status append(std::string_view name, std::span<const std::byte> bytes);
 
   /// Syncs and renames. Every declared byte must have been appended (TF_CHECK).

@@ -12,8 +12,10 @@ constexpr std::string_view kConfigName = "config.json";
 bool is_plain_name(std::string_view model) {
   constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   const size_t slash = model.find('/');
-  for (std::string_view part : {model.substr(0, slash), slash == std::string_view::npos ? "x" : model.substr(slash + 1)}) {
-    if (part.empty() || part.front() == '.' || part.find_first_not_of(kAllowed) != std::string_view::npos) return false;
+  for (std::string_view part :
+       {model.substr(0, slash), slash == std::string_view::npos ? "x" : model.substr(slash + 1)}) {
+    if (part.empty() || part.front() == '.' || part.find_first_not_of(kAllowed) != std::string_view::npos)
+      return false;
   }
   return true;
 }
@@ -28,7 +30,9 @@ class Search {
     note(folder, files_.is_folder(folder) ? "has no config.json" : "no such folder");
     return false;
   }
-  void note(std::string_view place, std::string_view problem) { tried_ += fmt::format("\n  {}: {}", place, problem); }
+  void note(std::string_view place, std::string_view problem) {
+    tried_ += fmt::format("\n  {}: {}", place, problem);
+  }
   const std::string& tried() const { return tried_; }
   const FileSystem& files() const { return files_; }
 
@@ -71,7 +75,8 @@ std::string folder_name(std::string_view folder) {
 }  // namespace
 
 Result<ModelPath> resolve_model(std::string_view model, const ModelSearch& search, const FileSystem& files) {
-  if (model.empty()) return invalid_argument("MODEL is empty: expected a folder, a name in the cache or a repo id");
+  if (model.empty())
+    return invalid_argument("MODEL is empty: expected a folder, a name in the cache or a repo id");
   Search places(files);
   const std::string folder(model);
   if (places.is_model_folder(folder)) return ModelPath{folder, folder_name(folder)};

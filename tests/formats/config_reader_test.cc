@@ -1,4 +1,5 @@
-// formats/config_reader.h: every wrong value is reported with file, path and what was found; the first error stays.
+// formats/config_reader.h: every wrong value is reported with file, path and what was found; the first error
+// stays.
 #include "formats/config_reader.h"
 
 #include <gmock/gmock.h>
@@ -10,8 +11,9 @@ namespace {
 using testing::ElementsAre;
 
 TEST(ConfigReaderTest, ReadsValuesFallbacksAndNulls) {
-  const Json json = *parse_json(R"({"i":7,"zero":0,"n":2,"d":0.5,"neg":-1.5,"b":true,"s":"x","null":null,"l":[1,2],)"
-                                R"("dl":[1,2.5],"sl":["a","b"],"o":{"k":3}})");
+  const Json json =
+      *parse_json(R"({"i":7,"zero":0,"n":2,"d":0.5,"neg":-1.5,"b":true,"s":"x","null":null,"l":[1,2],)"
+                  R"("dl":[1,2.5],"sl":["a","b"],"o":{"k":3}})");
   ConfigReader reader("config.json", json);
   EXPECT_EQ(reader.positive_int("i"), 7);
   EXPECT_EQ(reader.positive_int("none", 4), 4);
@@ -57,7 +59,8 @@ TEST(ConfigReaderTest, WrongValuesAreSpelledOut) {
   EXPECT_EQ(message_of("-3", positive_int), expected + "found -3");
   EXPECT_EQ(message_of("2.0", positive_int), expected + "found 2.0");
   EXPECT_EQ(message_of("2147483648", positive_int), expected + "found 2147483648");
-  EXPECT_EQ(message_of("2147483647", [](ConfigReader& r) { EXPECT_EQ(r.positive_int("k"), 2147483647); }), "");
+  EXPECT_EQ(message_of("2147483647", [](ConfigReader& r) { EXPECT_EQ(r.positive_int("k"), 2147483647); }),
+            "");
   EXPECT_EQ(message_of("[1,2]", positive_int), expected + "found an array of 2");
   EXPECT_EQ(message_of("", positive_int), expected + "but it is missing");
   EXPECT_EQ(message_of("null", positive_int), expected + "but it is missing");
@@ -71,7 +74,8 @@ TEST(ConfigReaderTest, WrongValuesAreSpelledOut) {
             "config.json: k: expected a positive number, found 0");
   EXPECT_EQ(message_of("1", [](ConfigReader& r) { r.boolean("k", true); }),
             "config.json: k: expected true or false, found 1");
-  EXPECT_EQ(message_of("1", [](ConfigReader& r) { r.string("k"); }), "config.json: k: expected a string, found 1");
+  EXPECT_EQ(message_of("1", [](ConfigReader& r) { r.string("k"); }),
+            "config.json: k: expected a string, found 1");
   EXPECT_EQ(message_of("", [](ConfigReader& r) { r.string("k"); }),
             "config.json: k: expected a string, but it is missing");
   EXPECT_EQ(message_of("[1,-2]", [](ConfigReader& r) { r.int_or_list("k"); }),
@@ -86,7 +90,8 @@ TEST(ConfigReaderTest, WrongValuesAreSpelledOut) {
             "config.json: k: expected an object, found an array of 0");
   EXPECT_EQ(message_of("\"green\"", [](ConfigReader& r) { r.choice("k", Color::kBlue, kColors); }),
             "config.json: k: expected one of red, blue, found \"green\"");
-  EXPECT_EQ(message_of(fmt::format("\"{}\"", std::string(200, 'x')), positive_int).size(), expected.size() + 6 + 80 + 3);
+  EXPECT_EQ(message_of(fmt::format("\"{}\"", std::string(200, 'x')), positive_int).size(),
+            expected.size() + 6 + 80 + 3);
 }
 
 TEST(ConfigReaderTest, ChoicesAreReadAndDefaulted) {

@@ -1,4 +1,5 @@
-// formats/hf_config.h: both generations of config.json, rotary parameters, generation defaults; published files.
+// formats/hf_config.h: both generations of config.json, rotary parameters, generation defaults; published
+// files.
 #include "formats/hf_config.h"
 
 #include <gmock/gmock.h>
@@ -19,8 +20,8 @@ HfConfig parse(std::string_view text) {
 }
 
 TEST(HfConfigTest, ReadsTypeDtypeAndEndIds) {
-  const HfConfig flat =
-      parse(R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"torch_dtype":"float16","eos_token_id":2})");
+  const HfConfig flat = parse(
+      R"({"model_type":"llama","architectures":["LlamaForCausalLM"],"torch_dtype":"float16","eos_token_id":2})");
   EXPECT_EQ(flat.model_type, "llama");
   EXPECT_THAT(flat.architectures, ElementsAre("LlamaForCausalLM"));
   EXPECT_EQ(flat.dtype, DType::kF16);
@@ -58,7 +59,8 @@ TEST(HfConfigTest, FilesAreNamedByTheirFolder) {
   MemoryFileSystem files;
   EXPECT_EQ(read_hf_config("m", files).status().code(), StatusCode::kNotFound);
   files.put("m/config.json", "{}");
-  EXPECT_THAT(read_hf_config("m", files).status().message(), testing::StartsWith("m: config.json: model_type"));
+  EXPECT_THAT(read_hf_config("m", files).status().message(),
+              testing::StartsWith("m: config.json: model_type"));
   files.put("m/config.json", std::string(16'000'001, ' '));
   EXPECT_THAT(read_hf_config("m", files).status().message(), HasSubstr("expected at most"));
 }
@@ -93,10 +95,12 @@ TEST(RopeConfigTest, DefaultsAndOldSpellingsAreRead) {
   EXPECT_EQ(read_rope("", status).theta, 10000.0);
   EXPECT_EQ(read_rope(R"("rope_scaling":null,"rope_theta":1000000)", status).theta, 1e6);
   EXPECT_EQ(read_rope(R"("rope_scaling":{"type":"linear","factor":2})", status).kind, RopeKind::kLinear);
-  EXPECT_EQ(read_rope(R"("rope_scaling":{"type":"su","short_factor":[1.5],"long_factor":[2,3]})", status).kind,
-            RopeKind::kLongRope);
+  EXPECT_EQ(
+      read_rope(R"("rope_scaling":{"type":"su","short_factor":[1.5],"long_factor":[2,3]})", status).kind,
+      RopeKind::kLongRope);
   const std::string outside = R"("original_max_position_embeddings":4096,"rope_scaling":{"type":"longrope"})";
   EXPECT_EQ(read_rope(outside, status).original_max_position_embeddings, 4096);
+  EXPECT_EQ(read_rope(outside, status).factor, 0.0);  // Not given: it follows from the two lengths.
   const RopeConfig none = read_rope("", status, {.theta = 150000.0, .partial_rotary_factor = 0.25});
   EXPECT_EQ(none.theta, 150000.0);
   EXPECT_EQ(none.partial_rotary_factor, 0.25);
@@ -105,10 +109,12 @@ TEST(RopeConfigTest, DefaultsAndOldSpellingsAreRead) {
 
 TEST(RopeConfigTest, TheInnerPartialFactorWinsAndTheOuterIsAFallback) {
   Status status;
-  EXPECT_EQ(read_rope(R"("partial_rotary_factor":0.5,"rope_parameters":{"partial_rotary_factor":0.25})", status)
-                .partial_rotary_factor,
-            0.25);
-  EXPECT_EQ(read_rope(R"("partial_rotary_factor":0.5,"rope_parameters":{})", status).partial_rotary_factor, 0.5);
+  EXPECT_EQ(
+      read_rope(R"("partial_rotary_factor":0.5,"rope_parameters":{"partial_rotary_factor":0.25})", status)
+          .partial_rotary_factor,
+      0.25);
+  EXPECT_EQ(read_rope(R"("partial_rotary_factor":0.5,"rope_parameters":{})", status).partial_rotary_factor,
+            0.5);
   EXPECT_TRUE(status.ok());
   read_rope(R"("partial_rotary_factor":1.5,"rope_parameters":{})", status);
   EXPECT_EQ(status.message(), "config.json: partial_rotary_factor: expected a number in (0, 1], found 1.5");
@@ -141,12 +147,16 @@ TEST(RopeConfigTest, WrongOnesNameKeyAndValue) {
   Status status;
   read_rope(R"("rope_scaling":{"rope_type":"spiral","factor":2})", status);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), testing::StartsWith("config.json: rope_scaling.rope_type: expected one of default, "));
+  EXPECT_THAT(status.message(),
+              testing::StartsWith("config.json: rope_scaling.rope_type: expected one of default, "));
   EXPECT_THAT(status.message(), testing::EndsWith("found \"spiral\""));
   read_rope(R"("rope_scaling":{"rope_type":"yarn"})", status);
-  EXPECT_EQ(status.message(), "config.json: rope_scaling.factor: expected a positive number, but it is missing");
-  read_rope(R"("rope_scaling":{"rope_type":"llama3","factor":2,"low_freq_factor":4,"high_freq_factor":4})", status);
-  EXPECT_THAT(status.message(), HasSubstr("rope_scaling.low_freq_factor: expected a number below high_freq_factor"));
+  EXPECT_EQ(status.message(),
+            "config.json: rope_scaling.factor: expected a positive number, but it is missing");
+  read_rope(R"("rope_scaling":{"rope_type":"llama3","factor":2,"low_freq_factor":4,"high_freq_factor":4})",
+            status);
+  EXPECT_THAT(status.message(),
+              HasSubstr("rope_scaling.low_freq_factor: expected a number below high_freq_factor"));
   read_rope(R"("rope_theta":0)", status);
   EXPECT_EQ(status.message(), "config.json: rope_theta: expected a positive number, found 0");
 }
@@ -186,9 +196,9 @@ TEST(GenerationConfigTest, AbsentFieldsAreEmptyAndEndIdsComeFromTheModel) {
 
 TEST(GenerationConfigTest, ValuesOutOfRangeAreRefused) {
   const HfConfig config = parse(R"({"model_type":"x"})");
-  for (const char* text : {R"({"temperature":-0.1})", R"({"top_p":0})", R"({"top_p":1.01})", R"({"min_p":-1})",
-                           R"({"min_p":2})", R"({"top_k":-1})", R"({"top_k":1.5})", R"({"max_new_tokens":0})",
-                           R"({"do_sample":1})", "[]", "{"}) {
+  for (const char* text :
+       {R"({"temperature":-0.1})", R"({"top_p":0})", R"({"top_p":1.01})", R"({"min_p":-1})", R"({"min_p":2})",
+        R"({"top_k":-1})", R"({"top_k":1.5})", R"({"max_new_tokens":0})", R"({"do_sample":1})", "[]", "{"}) {
     const Status status = parse_generation_config(text, config).status();
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << text;
     EXPECT_THAT(status.message(), testing::StartsWith("generation_config.json: ")) << text;
@@ -210,7 +220,8 @@ TEST(HfConfigTest, ReadsPublishedFiles) {
   EXPECT_EQ(yarn.factor, 32.0);
   EXPECT_EQ(yarn.original_max_position_embeddings, 4096);
   EXPECT_FALSE(yarn.truncate);
-  EXPECT_THAT(read_generation_config(folder + "gpt-oss-20b", *gpt_oss)->eos_token_ids, ElementsAre(200002, 199999));
+  EXPECT_THAT(read_generation_config(folder + "gpt-oss-20b", *gpt_oss)->eos_token_ids,
+              ElementsAre(200002, 199999));
 
   const auto qwen = read_hf_config(folder + "qwen3.8-27b");
   ASSERT_TRUE(qwen.ok()) << qwen.status().message();

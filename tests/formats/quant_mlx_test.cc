@@ -1,4 +1,5 @@
-// formats/quant_mlx.h against the vectors of specs/mlx-quantization.md §2 and §4, and against itself bit by bit.
+// formats/quant_mlx.h against the vectors of specs/mlx-quantization.md §2 and §4, and against itself bit by
+// bit.
 #include "formats/quant_mlx.h"
 
 #include <gmock/gmock.h>
@@ -112,16 +113,17 @@ TEST(QuantMlxTest, QuantizesTheVectorsOfTheSpecification) {
   for (int i = 0; i < 32; ++i) weights[i] = (i - 20) / 16.0f;
   for (int i = 0; i < 32; ++i) weights[32 + i] = (i - 10) / 16.0f;
   const Quantized q = quantize(weights, 4, 32);
-  EXPECT_EQ(hex(pack(q.values, 4)), "002122434465668788a9aacbccedeeff"
-                                    "efdecdbcabaa99887766554433221100");
+  EXPECT_EQ(hex(pack(q.values, 4)),
+            "002122434465668788a9aacbccedeeff"
+            "efdecdbcabaa99887766554433221100");
   EXPECT_THAT(q.scales, ElementsAre(0.125f, -0.13125f));
   EXPECT_THAT(q.biases, ElementsAre(-1.25f, 1.3125f));
 }
 
 // The golden file is MLX's own output (tools/fixtures/mlx_quantize.py), every width and group size.
 TEST(QuantMlxTest, QuantizesAndPacksAsMlxDoes) {
-  const auto golden =
-      Checkpoint::open_file(std::string(TENSORFOLD_SOURCE_DIR) + "/tests/golden/formats/mlx_quantize.safetensors");
+  const auto golden = Checkpoint::open_file(std::string(TENSORFOLD_SOURCE_DIR) +
+                                            "/tests/golden/formats/mlx_quantize.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status().message();
   const std::vector<float> weights = read_floats(*golden, "w");
   ASSERT_EQ(weights.size(), 512u);
@@ -129,13 +131,15 @@ TEST(QuantMlxTest, QuantizesAndPacksAsMlxDoes) {
     for (int group_size : {32, 64, 128}) {
       const std::string name = fmt::format("{}.{}", bits, group_size);
       const TensorInfo* packed = golden->find(name + ".weight");
-      const auto described = describe(*packed, *golden->find(name + ".scales"), golden->find(name + ".biases"),
-                                      {.group_size = group_size, .bits = bits});
+      const auto described =
+          describe(*packed, *golden->find(name + ".scales"), golden->find(name + ".biases"),
+                   {.group_size = group_size, .bits = bits});
       ASSERT_TRUE(described.ok()) << described.status().message();
       EXPECT_EQ(described->in, 256);
       std::vector<std::byte> expected(packed->bytes);
       ASSERT_TRUE(golden->read(packed->name, expected).ok());
-      const Quantized q = quantize(weights, bits, group_size);  // Both rows at once: groups do not cross them.
+      const Quantized q =
+          quantize(weights, bits, group_size);  // Both rows at once: groups do not cross them.
       EXPECT_EQ(hex(pack(q.values, bits)), hex(expected)) << name;
       EXPECT_EQ(q.scales, read_floats(*golden, name + ".scales")) << name;
       EXPECT_EQ(q.biases, read_floats(*golden, name + ".biases")) << name;
@@ -150,8 +154,8 @@ void check_group(std::span<const float> weights, std::span<const uint8_t> values
   for (size_t i = 0; i < weights.size(); ++i) {
     const float back = scale * values[i] + bias;
     const float error = std::fabs(back - weights[i]);
-    // Half a step for rounding. The edge sits on a whole step, at least half of all steps from zero, which moves the
-    // scale by up to 1/n of itself, so the other end may be cut by up to one step.
+    // Half a step for rounding. The edge sits on a whole step, at least half of all steps from zero, which
+    // moves the scale by up to 1/n of itself, so the other end may be cut by up to one step.
     EXPECT_LE(error, std::fabs(scale) * (1 + 1e-5f)) << weights[i];
     if (weights[i] == 0.0f) {
       EXPECT_LE(error, std::fabs(edge) * 1e-6f);
@@ -173,7 +177,8 @@ TEST(QuantMlxTest, QuantizingKeepsZeroAndTheLargerEndAndTheRestWithinAStep) {
       const Quantized q = quantize(weights, bits, group_size);
       for (int group = 0; group < 2; ++group) {
         check_group(std::span(weights).subspan(group * group_size, group_size),
-                    std::span(q.values).subspan(group * group_size, group_size), q.scales[group], q.biases[group]);
+                    std::span(q.values).subspan(group * group_size, group_size), q.scales[group],
+                    q.biases[group]);
       }
     }
   }
@@ -226,8 +231,9 @@ TEST(QuantMlxTest, TensorsThatDoNotBelongTogetherAreRefusedWithTheirShapes) {
   const TensorInfo scales = tensor(DType::kBF16, {8, 1});
   const ModuleQuantization expected{.group_size = 64, .bits = 4};
   ASSERT_TRUE(describe(weight, scales, &scales, expected).ok());
-  const TensorInfo kBadWeights[] = {tensor(DType::kI32, {8, 8}), tensor(DType::kU32, {9, 8}), tensor(DType::kU32, {8, 9}),
-                                    tensor(DType::kU32, {8, 14}), tensor(DType::kU32, {8, 0}), tensor(DType::kU32, {8}),
+  const TensorInfo kBadWeights[] = {tensor(DType::kI32, {8, 8}), tensor(DType::kU32, {9, 8}),
+                                    tensor(DType::kU32, {8, 9}), tensor(DType::kU32, {8, 14}),
+                                    tensor(DType::kU32, {8, 0}), tensor(DType::kU32, {8}),
                                     tensor(DType::kU32, {1, 8, 8}),
                                     // Times 32 this is 256 modulo 2^64: four bits.
                                     tensor(DType::kU32, {8, (int64_t{1} << 59) + 8})};
@@ -236,13 +242,15 @@ TEST(QuantMlxTest, TensorsThatDoNotBelongTogetherAreRefusedWithTheirShapes) {
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << to_string(bad);
     EXPECT_THAT(status.message(), HasSubstr("m: weight " + to_string(bad) + ", scales BF16 [8, 1]"));
   }
-  const TensorInfo kBadScales[] = {tensor(DType::kU8, {8, 1}), tensor(DType::kBF16, {8, 0}), tensor(DType::kBF16, {7, 1}),
-                                   tensor(DType::kBF16, {8, int64_t{1} << 60})};
+  const TensorInfo kBadScales[] = {tensor(DType::kU8, {8, 1}), tensor(DType::kBF16, {8, 0}),
+                                   tensor(DType::kBF16, {7, 1}), tensor(DType::kBF16, {8, int64_t{1} << 60})};
   for (const TensorInfo& bad : kBadScales) {
     EXPECT_EQ(describe(weight, bad, &bad, expected).status().code(), StatusCode::kCorrupt) << to_string(bad);
   }
-  for (const TensorInfo& bad : {tensor(DType::kF16, {8, 1}), tensor(DType::kBF16, {8, 2}), tensor(DType::kBF16, {8})}) {
-    EXPECT_EQ(describe(weight, scales, &bad, expected).status().code(), StatusCode::kCorrupt) << to_string(bad);
+  for (const TensorInfo& bad :
+       {tensor(DType::kF16, {8, 1}), tensor(DType::kBF16, {8, 2}), tensor(DType::kBF16, {8})}) {
+    EXPECT_EQ(describe(weight, scales, &bad, expected).status().code(), StatusCode::kCorrupt)
+        << to_string(bad);
   }
   const TensorInfo vector = tensor(DType::kU32, {8});
   const TensorInfo vector_scales = tensor(DType::kBF16, {1});
@@ -255,7 +263,8 @@ TEST(QuantMlxTest, OtherLayoutsAreRefusedByName) {
   const Status status = describe(weight, scales, nullptr, {QuantMode::kMxfp4, 32, 4}).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "m: packed as mxfp4, which is not read yet");
-  EXPECT_EQ(describe(weight, scales, nullptr, {QuantMode::kAffine, 64, 4}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(describe(weight, scales, nullptr, {QuantMode::kAffine, 64, 4}).status().code(),
+            StatusCode::kUnsupported);
 }
 
 }  // namespace

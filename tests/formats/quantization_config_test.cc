@@ -13,9 +13,9 @@ Result<QuantizationConfig> read(const std::string& members) {
 }
 
 TEST(QuantizationConfigTest, OverridesTakeTheDefaultsOfTheirModeNotTheGlobalOnes) {
-  const auto config = read(
-      R"("quantization":{"group_size":32,"bits":8,"model.a":{"bits":6},"model.b":{"mode":"mxfp4"},)"
-      R"("model.c":false,"model.d":true,"model.e":{"group_size":128,"bits":3,"mode":"affine"}})");
+  const auto config =
+      read(R"("quantization":{"group_size":32,"bits":8,"model.a":{"bits":6},"model.b":{"mode":"mxfp4"},)"
+           R"("model.c":false,"model.d":true,"model.e":{"group_size":128,"bits":3,"mode":"affine"}})");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const ModuleQuantization global{.mode = QuantMode::kAffine, .group_size = 32, .bits = 8};
   EXPECT_EQ(config->module("model.layers.0.x"), global);
@@ -32,8 +32,10 @@ TEST(QuantizationConfigTest, WithoutASectionNothingIsPacked) {
 }
 
 TEST(QuantizationConfigTest, SizesMissingFromTheSectionAreTheModes) {
-  EXPECT_EQ(read(R"("quantization":{"mode":"nvfp4"})")->defaults, (ModuleQuantization{QuantMode::kNvfp4, 16, 4}));
-  EXPECT_EQ(read(R"("quantization":{"mode":"mxfp8"})")->defaults, (ModuleQuantization{QuantMode::kMxfp8, 32, 8}));
+  EXPECT_EQ(read(R"("quantization":{"mode":"nvfp4"})")->defaults,
+            (ModuleQuantization{QuantMode::kNvfp4, 16, 4}));
+  EXPECT_EQ(read(R"("quantization":{"mode":"mxfp8"})")->defaults,
+            (ModuleQuantization{QuantMode::kMxfp8, 32, 8}));
   EXPECT_EQ(read(R"("quantization":{"bits":5})")->defaults, (ModuleQuantization{QuantMode::kAffine, 64, 5}));
 }
 
@@ -56,8 +58,10 @@ TEST(QuantizationConfigTest, PrefixesOfHuggingFaceAndMlxAreTheSame) {
 TEST(QuantizationConfigTest, TheHubsCopyCountsOnlyAlone) {
   EXPECT_EQ(read(R"("quantization_config":{"group_size":128,"bits":6})")->defaults.bits, 6);
   EXPECT_EQ(read(R"("text_config":{"quantization_config":{"group_size":128,"bits":6}})")->defaults.bits, 6);
-  EXPECT_EQ(read(R"("quantization":{"bits":3},"quantization_config":{"quant_method":"awq"})")->defaults.bits, 3);
-  const auto mxfp4 = read(R"("quantization_config":{"quant_method":"mxfp4","modules_to_not_convert":["a.*.b"]})");
+  EXPECT_EQ(read(R"("quantization":{"bits":3},"quantization_config":{"quant_method":"awq"})")->defaults.bits,
+            3);
+  const auto mxfp4 =
+      read(R"("quantization_config":{"quant_method":"mxfp4","modules_to_not_convert":["a.*.b"]})");
   EXPECT_EQ(mxfp4->defaults, (ModuleQuantization{QuantMode::kMxfp4, 32, 4}));
   EXPECT_EQ(mxfp4->quant_method, "mxfp4");
   EXPECT_THAT(mxfp4->modules_to_not_convert, testing::ElementsAre("a.*.b"));
@@ -73,7 +77,8 @@ TEST(QuantizationConfigTest, WhatCannotBeReadIsRefusedWithKeyAndValue) {
       {R"("quantization_config":{"quant_method":"awq","bits":4,"group_size":128})", StatusCode::kUnsupported,
        "config.json: quantization_config.quant_method: expected mxfp4 or none (MLX), found \"awq\""},
       {R"("quantization_config":{"load_in_4bit":true})", StatusCode::kUnsupported,
-       "config.json: quantization_config.quant_method: expected mxfp4, or MLX's group_size and bits, but it is missing"},
+       "config.json: quantization_config.quant_method: expected mxfp4, or MLX's group_size and bits, but it "
+       "is missing"},
       {R"("quantization":{"mode":"ternary"})", StatusCode::kUnsupported,
        "config.json: quantization.mode: expected one of affine, mxfp4, nvfp4, mxfp8, found \"ternary\""},
       {R"("quantization":{"bits":1})", StatusCode::kUnsupported,

@@ -1,4 +1,5 @@
-// formats/safetensors.h: what a header must fulfil, and how the files of a folder become one table of tensors.
+// formats/safetensors.h: what a header must fulfil, and how the files of a folder become one table of
+// tensors.
 #include "formats/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -26,8 +27,9 @@ std::string make_file(const std::string& header, const std::string& data) {
 std::string make_vectors(const std::vector<std::pair<std::string, std::string>>& vectors) {
   std::string header = "{", data;
   for (const auto& [name, content] : vectors) {
-    header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})", header == "{" ? "" : ",",
-                          name, content.size(), data.size(), data.size() + content.size());
+    header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})",
+                          header == "{" ? "" : ",", name, content.size(), data.size(),
+                          data.size() + content.size());
     data += content;
   }
   return make_file(header + "}", data);
@@ -48,10 +50,12 @@ TEST(SafetensorsHeaderTest, GivesTensorsByOffsetAndMetadata) {
   ASSERT_TRUE(header.ok()) << header.status().message();
   std::vector<std::string> spelled;
   for (const TensorInfo& tensor : header->tensors) {
-    spelled.push_back(fmt::format("{} {} at {} for {}", tensor.name, to_string(tensor), tensor.offset, tensor.bytes));
+    spelled.push_back(
+        fmt::format("{} {} at {} for {}", tensor.name, to_string(tensor), tensor.offset, tensor.bytes));
   }
-  EXPECT_THAT(spelled, ElementsAre("a F32 [] at 0 for 4", "e I64 [0, 7] at 4 for 0", "b BF16 [2, 3] at 4 for 12",
-                                   "f F4 [2, 1] at 16 for 1", "g F6_E2M3 [4] at 17 for 3"));
+  EXPECT_THAT(spelled,
+              ElementsAre("a F32 [] at 0 for 4", "e I64 [0, 7] at 4 for 0", "b BF16 [2, 3] at 4 for 12",
+                          "f F4 [2, 1] at 16 for 1", "g F6_E2M3 [4] at 17 for 3"));
   EXPECT_EQ(header->metadata.at("format"), "mlx");
 }
 
@@ -71,11 +75,13 @@ TEST(SafetensorsHeaderTest, RefusesEveryContradictionAndSaysWhere) {
       {"{} x", 0, kBad, "text after"},
       {"{\"a\":", 0, kBad, "header: JSON"},
       {R"({"a":1})", 0, kBad, "a: has no string `dtype`"},
-      {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", 4, StatusCode::kUnsupported, "a: dtype \"F31\""},
+      {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", 4, StatusCode::kUnsupported,
+       "a: dtype \"F31\""},
       {R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4, kBad, "a: has no array `shape`"},
       {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4, kBad, "found -1"},
       {R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", 4, kBad, "found 1.0"},
-      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", 4, kBad, "found 18446744073709551615"},
+      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", 4, kBad,
+       "found 18446744073709551615"},
       {R"({"a":{"dtype":"F32","shape":[1]}})", 4, kBad, "a: has no pair `data_offsets`"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 8, kBad, "a: has no pair"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, kBad, "do not lie"},
@@ -86,13 +92,14 @@ TEST(SafetensorsHeaderTest, RefusesEveryContradictionAndSaysWhere) {
       {R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}})", 1, kBad, "whole number"},
       {R"({"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0, kBad, "too large"},
       {R"({"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,0]}})", 0, kBad, "too large"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3,
-       kBad, "a and b overlap"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3,
-       kBad, "bytes 1 to 2 belong to no tensor"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2, kBad, "bytes 1 to 2 belong to no tensor"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
-       kBad, "key \"a\" occurs twice"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+       3, kBad, "a and b overlap"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+       3, kBad, "bytes 1 to 2 belong to no tensor"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2, kBad,
+       "bytes 1 to 2 belong to no tensor"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+       2, kBad, "key \"a\" occurs twice"},
       {R"({"__metadata__":{"format":1}})", 0, kBad, "__metadata__.format: expected a string"},
       {R"({"__metadata__":"x"})", 0, kBad, "__metadata__: expected an object"},
       {R"({"a":{"dtype":"U8","shape":[[[[[[[[[[0]]]]]]]]]],"data_offsets":[0,0]}})", 0, kBad, "header: JSON"},
@@ -117,7 +124,8 @@ TEST(SafetensorsHeaderTest, TheLengthMustFitTheFile) {
     EXPECT_EQ(status.message().find("header length") != std::string::npos, ends_in_header) << size;
   }
   files.put("long", std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10));
-  EXPECT_THAT(Checkpoint::open_file("long", files).status().message(), HasSubstr("header length 18446744073709551615"));
+  EXPECT_THAT(Checkpoint::open_file("long", files).status().message(),
+              HasSubstr("header length 18446744073709551615"));
   files.put("limit", std::string("\x01\xe1\xf5\x05\x00\x00\x00\x00", 8) + std::string(100'000'001, ' '));
   EXPECT_THAT(Checkpoint::open_file("limit", files).status().message(), HasSubstr("header length 100000001"));
 }
@@ -204,7 +212,8 @@ TEST_F(ShardedTest, AnIndexEntryWithoutATensorIsNamed) {
 }
 
 TEST_F(ShardedTest, ATensorInAnotherFileThanTheIndexSaysIsNamed) {
-  put_index(R"("a":"model-00002-of-00002.safetensors","b":"model-00002-of-00002.safetensors","extra":"model-00001-of-00002.safetensors")");
+  put_index(
+      R"("a":"model-00002-of-00002.safetensors","b":"model-00002-of-00002.safetensors","extra":"model-00001-of-00002.safetensors")");
   EXPECT_EQ(open_status().code(), StatusCode::kCorrupt);
   EXPECT_THAT(open_status().message(), HasSubstr("a (model-00002-of-00002.safetensors)"));
 }
@@ -237,11 +246,13 @@ TEST(CheckpointTest, NumberedFilesMayCountFromZero) {
   MemoryFileSystem files;
   files.put("m/model-00000-of-00003.safetensors", make_vectors({{"a", "A"}}));
   files.put("m/model-00001-of-00003.safetensors", make_vectors({{"b", "B"}}));
-  EXPECT_THAT(Checkpoint::open("m", files).status().message(), HasSubstr("model-00002-of-00003.safetensors is missing"));
+  EXPECT_THAT(Checkpoint::open("m", files).status().message(),
+              HasSubstr("model-00002-of-00003.safetensors is missing"));
   files.put("m/model-00002-of-00003.safetensors", make_vectors({{"c", "C"}}));
   EXPECT_TRUE(Checkpoint::open("m", files).ok());
   ASSERT_TRUE(files.remove("m/model-00001-of-00003.safetensors").ok());
-  EXPECT_THAT(Checkpoint::open("m", files).status().message(), HasSubstr("model-00001-of-00003.safetensors is missing"));
+  EXPECT_THAT(Checkpoint::open("m", files).status().message(),
+              HasSubstr("model-00001-of-00003.safetensors is missing"));
 }
 
 TEST(CheckpointTest, WithoutAnIndexEveryModelFileIsTakenAndNoOther) {
@@ -268,10 +279,11 @@ TEST(CheckpointTest, AFolderWithoutTensorsSaysWhatItHas) {
 }
 
 TEST(SafetensorsIndexTest, RefusesWhatIsNoMapOfPlainNames) {
-  for (const char* json : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})",
-                           R"({"weight_map":{"a":"../x.safetensors"}})", R"({"weight_map":{"a":"/x.safetensors"}})",
-                           R"({"weight_map":{"a":"x\u0000.safetensors"}})", R"({"weight_map":{"a":"x.bin"}})",
-                           R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})"}) {
+  for (const char* json :
+       {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})",
+        R"({"weight_map":{"a":"../x.safetensors"}})", R"({"weight_map":{"a":"/x.safetensors"}})",
+        R"({"weight_map":{"a":"x\u0000.safetensors"}})", R"({"weight_map":{"a":"x.bin"}})",
+        R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})"}) {
     EXPECT_EQ(parse_safetensors_index(json).status().code(), StatusCode::kCorrupt) << json;
   }
 }
@@ -279,7 +291,8 @@ TEST(SafetensorsIndexTest, RefusesWhatIsNoMapOfPlainNames) {
 TEST(SafetensorsIndexTest, ReadsPublishedIndexes) {
   const std::pair<const char*, size_t> kIndexes[] = {{"gpt-oss-20b", 459}, {"qwen3.8-27b", 1199}};
   for (const auto& [name, count] : kIndexes) {
-    const std::string path = fmt::format("{}/checkpoints/{}/model.safetensors.index.json", TENSORFOLD_SHARED_DATA, name);
+    const std::string path =
+        fmt::format("{}/checkpoints/{}/model.safetensors.index.json", TENSORFOLD_SHARED_DATA, name);
     const auto text = read_text_file(posix_file_system(), path, 10'000'000);
     ASSERT_TRUE(text.ok()) << text.status().message();
     const auto index = parse_safetensors_index(*text);

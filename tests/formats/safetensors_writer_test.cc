@@ -10,14 +10,17 @@
 namespace tensorfold {
 namespace {
 
-const std::vector<TensorDeclaration> kTensors{{"z", DType::kU8, {3}},      {"empty", DType::kF32, {0, 4}},
-                                              {"a\"b", DType::kF16, {2, 1}}, {"f4", DType::kF4, {4}},
+const std::vector<TensorDeclaration> kTensors{{"z", DType::kU8, {3}},
+                                              {"empty", DType::kF32, {0, 4}},
+                                              {"a\"b", DType::kF16, {2, 1}},
+                                              {"f4", DType::kF4, {4}},
                                               {"last", DType::kI64, {0}}};
 
 std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 Status write_all(MemoryFileSystem& files) {
-  TF_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create("m/f", kTensors, {{"format", "mlx"}}, files));
+  TF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                      SafetensorsWriter::create("m/f", kTensors, {{"format", "mlx"}}, files));
   TF_RETURN_IF_ERROR(writer.append("z", as_bytes("Z")));
   TF_RETURN_IF_ERROR(writer.append("z", as_bytes("YX")));
   TF_RETURN_IF_ERROR(writer.append("a\"b", as_bytes("abcd")));
@@ -95,7 +98,8 @@ TEST(SafetensorsWriterTest, DeclarationsThatNoFileCouldHoldAreRefused) {
       {{"a", DType::kF64, {int64_t{1} << 32, int64_t{1} << 32}}},
   };
   for (const auto& tensors : kBad) {
-    EXPECT_EQ(SafetensorsWriter::create("m/f", tensors, {}, files).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(SafetensorsWriter::create("m/f", tensors, {}, files).status().code(),
+              StatusCode::kInvalidArgument);
   }
   EXPECT_FALSE(files.has("m/f.partial"));
 }

@@ -1,4 +1,5 @@
-// hub/model_path.h: what a MODEL argument may be, in which order places are looked at, and what is said when none fits.
+// hub/model_path.h: what a MODEL argument may be, in which order places are looked at, and what is said when
+// none fits.
 #include "hub/model_path.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +44,8 @@ TEST_F(ModelPathTest, ThenTheCacheThenTheHuggingFaceSnapshot) {
 TEST_F(ModelPathTest, NotFoundListsEveryPlaceAndItsProblem) {
   files_.put("/tf/org/name/README.md", "");
   EXPECT_EQ(resolve("org/name"),
-            "model org/name was not found. Looked at:\n  org/name: no such folder\n  /tf/org/name: has no config.json"
+            "model org/name was not found. Looked at:\n  org/name: no such folder\n  /tf/org/name: has no "
+            "config.json"
             "\n  /hf/models--org--name: no such folder");
   EXPECT_EQ(resolve_model("org/name", search_, files_).status().code(), StatusCode::kNotFound);
   files_.put("/hf/models--org--name/blobs/x", "");
@@ -57,7 +59,8 @@ TEST_F(ModelPathTest, NamesNeverLeaveACache) {
   files_.put("/tf/a/../secret/config.json", "{}");
   files_.put("/hf/models--org--name/refs/main", "../../x");
   files_.put("/hf/models--org--name/snapshots/../../x/config.json", "{}");
-  for (std::string_view model : {"../secret", "a/../secret", ".", "..", "a/b/c", "a//b", "/", "a/", "org/na me"}) {
+  for (std::string_view model :
+       {"../secret", "a/../secret", ".", "..", "a/b/c", "a//b", "/", "a/", "org/na me"}) {
     EXPECT_THAT(resolve(model), HasSubstr("was not found")) << model;
     EXPECT_THAT(resolve(model), testing::Not(HasSubstr("/tf"))) << model;
   }

@@ -1,5 +1,6 @@
-// A file system in memory that can be broken on purpose: short reads, a read or write that fails at the n-th call, files
-// cut short while open. Behind the interface of formats/file.h. Several threads may read; everything else is for one.
+// A file system in memory that can be broken on purpose: short reads, a read or write that fails at the n-th
+// call, files cut short while open. Behind the interface of formats/file.h. Several threads may read;
+// everything else is for one.
 #pragma once
 
 #include <algorithm>
@@ -64,7 +65,8 @@ class MemoryFileSystem : public FileSystem {
     std::set<std::string> names;
     const std::string prefix = folder + "/";
     for (const auto& [path, content] : contents_) {
-      if (path.starts_with(prefix)) names.insert(path.substr(prefix.size(), path.find('/', prefix.size()) - prefix.size()));
+      if (path.starts_with(prefix))
+        names.insert(path.substr(prefix.size(), path.find('/', prefix.size()) - prefix.size()));
     }
     if (names.empty()) return not_found("{}: cannot list: no such folder", folder);
     return std::vector<std::string>(names.begin(), names.end());
@@ -78,7 +80,10 @@ class MemoryFileSystem : public FileSystem {
   class Readable : public ReadableFile {
    public:
     Readable(const MemoryFileSystem& owner, std::string path, Content content)
-        : owner_(owner), path_(std::move(path)), content_(std::move(content)), size_bytes_(content_->size()) {}
+        : owner_(owner),
+          path_(std::move(path)),
+          content_(std::move(content)),
+          size_bytes_(content_->size()) {}
     const std::string& path() const override { return path_; }
     int64_t size_bytes() const override { return size_bytes_; }
 
@@ -111,7 +116,8 @@ class MemoryFileSystem : public FileSystem {
       return fails ? make_error(StatusCode::kIo, "{}: cannot write: injected", path_) : Status();
     }
     Status sync() override {
-      return owner_.faults.fail_sync ? make_error(StatusCode::kIo, "{}: cannot sync: injected", path_) : Status();
+      return owner_.faults.fail_sync ? make_error(StatusCode::kIo, "{}: cannot sync: injected", path_)
+                                     : Status();
     }
 
    private:
