@@ -173,6 +173,14 @@ std::vector<size_t> sorted_order(Run& run, const std::vector<Value>& keys, bool 
   return order;
 }
 
+/// Appends `fill` until the row has `wanted` items; nothing when there is no fill.
+void fill_up(Run& run, std::vector<Value>& row, const Value& wanted, const Value& fill) {
+  if (fill.is_missing() || fill.is_none()) return;
+  const int64_t count = need_index(run, wanted, "batch()");
+  if (!run.can_allocate(static_cast<size_t>(std::max<int64_t>(count, 0)) * sizeof(Value)) || !run.step(std::max<int64_t>(count, 0))) return;
+  while (static_cast<int64_t>(row.size()) < count) row.push_back(fill);
+}
+
 Value extreme(Run& run, const Value& self, Arguments& arguments, std::string_view name, Operator better) {
   const std::vector<Value> args = bind(run, {name, {"case_sensitive", "attribute"}}, arguments);
   const auto iterator = run.failed() ? nullptr : iterate(run, self);
@@ -198,22 +206,21 @@ namespace filters {
 Value batch(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"do_batch", {"linecount", "fill_with"}, 1}, arguments);
   if (run.failed()) return Value();
-  return lazy(run, {self, args[0], args[1]}, [](Run& r, std::vector<Value>& values, Value& out) {
+  // held: source, count, fill value, and the item that was found to begin the next batch.
+  return lazy(run, {self, args[0], args[1], Value()}, [](Run& r, std::vector<Value>& values, Value& out) {
     if (!open(r, values[0])) return false;
     std::vector<Value> row;
-    // As Python: a batch ends when its length equals the count, so that a count below 1 never ends one.
-    while (!(r.failed() || (!row.empty() && equal(r, Value::integer(static_cast<Int>(row.size())), values[1])))) {
-      Value item;
-      if (!pull(r, values[0], item)) break;
-      row.push_back(std::move(item));
+    if (!values[3].is_missing()) row.push_back(std::move(values[3]));
+    values[3] = Value();
+    for (Value item; pull(r, values[0], item); row.push_back(std::move(item))) {
       if (!r.can_allocate(row.size() * sizeof(Value))) return false;
+      if (!equal(r, Value::integer(static_cast<Int>(row.size())), values[1])) continue;
+      values[3] = std::move(item);
+      out = r.list(std::move(row));
+      return !r.failed();
     }
     if (row.empty() || r.failed()) return false;
-    if (!values[2].is_missing() && !values[2].is_none()) {
-      const int64_t count = need_index(r, values[1], "batch()");
-      if (!r.can_allocate(static_cast<size_t>(std::max<int64_t>(count, 0)) * sizeof(Value))) return false;
-      while (static_cast<int64_t>(row.size()) < count) row.push_back(values[2]);
-    }
+    fill_up(r, row, values[1], values[2]);
     out = r.list(std::move(row));
     return !r.failed();
   });
@@ -304,14 +311,15 @@ Value groupby(Run& run, const Value& self, Arguments& arguments) {
 Value items(Run& run, const Value& self, Arguments& arguments) {
   bind(run, {"do_items", {}}, arguments);
   if (run.failed()) return Value();
-  return lazy(run, {self}, [](Run& r, std::vector<Value>& values, Value& out) {
-    if (values[0].is(Kind::kDict)) values[0] = r.make<DictViewObject>(values[0], DictViewObject::Part::kItems);
-    if (r.failed() || values[0].is_undefined()) return false;
-    if (!values[0].is(Kind::kDictView) && !values[0].is(Kind::kIterator)) {
-      r.fail("Can only get item pairs from a mapping.");
-      return false;
+  return lazy(run, {self}, [is_open = false](Run& r, std::vector<Value>& values, Value& out) mutable {
+    if (!is_open) {
+      if (values[0].is_undefined()) return false;
+      if (!values[0].is(Kind::kDict)) r.fail("Can only get item pairs from a mapping.");
+      if (!r.failed()) values[0] = r.make<DictViewObject>(values[0], DictViewObject::Part::kItems);
+      if (r.failed() || !open(r, values[0])) return false;
+      is_open = true;
     }
-    return open(r, values[0]) && pull(r, values[0], out);
+    return pull(r, values[0], out);
   });
 }
 

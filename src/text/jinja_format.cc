@@ -172,8 +172,9 @@ class PrintfFormatter {
       }
       if (!run_.can_allocate(out_.size())) break;
     }
+    // What takes an index or a key may be left unused.
     const bool is_mapping = !arguments_.is(Kind::kTuple) && !arguments_.is_string() &&
-                            (try_length(arguments_).has_value() || arguments_.is_undefined());
+                            !arguments_.is(Kind::kDictView) && try_length(arguments_).has_value();
     if (next_ < positional_.size() && !is_mapping) {
       run_.fail("not all arguments converted during string formatting");
     }
@@ -182,6 +183,11 @@ class PrintfFormatter {
 
  private:
   void format_field(size_t& i) {
+    if (i < text_.size() && text_[i] == '%') {
+      out_ += '%';
+      ++i;
+      return;
+    }
     std::optional<Value> keyed;
     if (i < text_.size() && text_[i] == '(') keyed = read_key(i);
     Spec spec;
@@ -193,10 +199,6 @@ class PrintfFormatter {
       return;
     }
     spec.type = text_[i++];
-    if (spec.type == '%') {
-      out_ += '%';
-      return;
-    }
     const Value value = keyed ? *keyed : next_argument();
     if (!run_.failed()) out_ += convert(value, spec);
   }
@@ -210,6 +212,7 @@ class PrintfFormatter {
     if (end >= text_.size()) return run_.fail("incomplete format key");
     const Value key = run_.string(text_.substr(i + 1, end - i - 1));
     i = end + 1;
+    if (arguments_.is_undefined()) return run_.fail_undefined(arguments_);
     if (!arguments_.is(Kind::kDict)) return run_.fail("format requires a mapping");
     const std::optional<Value> value = try_item(run_, arguments_, key);
     next_ = positional_.size();
@@ -513,7 +516,12 @@ std::string format_value(Run& run, const Value& value, std::string_view text) {
     return is_float_type || spec.type == 0 || spec.type == 'n' ? format_float(run, value.as_float(), spec) : unknown();
   }
   if (!value.is_integral() || spec.precision || spec.type == 's') return unknown();
-  if (spec.type == 'c') return unknown();
+  if (spec.type == 'c') {
+    if (value.as_int() < 0 || value.as_int() > 0x10ffff) run.fail("%c arg not in range(0x110000)");
+    std::string c;
+    if (!run.failed()) append_code_point(c, static_cast<char32_t>(value.as_int()));
+    return pad(run, c, 0, spec, '<');
+  }
   if (spec.type == 'n') spec.type = 'd';
   return format_int(run, value.as_int(), spec);
 }

@@ -272,15 +272,13 @@ ExprPtr Parser::parse_name(bool with_namespace) {
   return expr;
 }
 
-ExprPtr Parser::parse_tuple(bool with_conditional, bool in_parentheses, std::string_view end_name, bool only_primary,
-                            bool with_namespace) {
+ExprPtr Parser::parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary, bool with_namespace) {
   const ParserDepth depth(*this);
   ExprPtr tuple = make(ExprKind::kTuple, current().line);
   bool is_tuple = false;
   while (!failed_) {
     if (!tuple->operands.empty()) expect_operator(",");
     if (at(TokenKind::kVariableEnd) || at(TokenKind::kBlockEnd) || at_operator(")")) break;
-    if (!end_name.empty() && at_name(end_name)) break;
     tuple->operands.push_back(only_primary ? parse_primary(with_namespace) : parse_expression(with_conditional));
     if (!at_operator(",")) break;
     is_tuple = true;

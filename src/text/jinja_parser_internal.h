@@ -55,7 +55,7 @@ class Parser {
   StmtPtr parse_print();
   StmtPtr parse_loop_control();
   void parse_signature(Stmt& stmt);
-  ExprPtr parse_target(std::string_view end_name, bool with_namespace);
+  ExprPtr parse_target(bool with_namespace);
   bool check_target(const Expr& target);
   void fail_unclosed(const std::string* unknown_tag, int line);
   void note_depth(int depth);
@@ -74,8 +74,7 @@ class Parser {
   ExprPtr parse_unary(bool with_filter);
   ExprPtr parse_primary(bool with_namespace);
   ExprPtr parse_name(bool with_namespace);
-  ExprPtr parse_tuple(bool with_conditional, bool in_parentheses, std::string_view end_name = {},
-                      bool only_primary = false, bool with_namespace = false);
+  ExprPtr parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary = false, bool with_namespace = false);
   ExprPtr parse_list();
   ExprPtr parse_dict();
   ExprPtr parse_postfix(ExprPtr expr);

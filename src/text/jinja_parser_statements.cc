@@ -128,9 +128,9 @@ StmtPtr Parser::parse_if() {
 
 StmtPtr Parser::parse_for() {
   auto stmt = std::make_unique<Stmt>(StmtKind::kFor, next().line);
-  stmt->target = parse_target("in", false);
+  stmt->target = parse_target(false);
   expect(TokenKind::kName, "in");
-  stmt->value = parse_tuple(false, false, "recursive");
+  stmt->value = parse_tuple(false, false);
   if (skip_name("if")) stmt->condition = parse_expression();
   stmt->is_recursive = skip_name("recursive");
   stmt->body = parse_block({"endfor", "else"}, false);
@@ -140,7 +140,7 @@ StmtPtr Parser::parse_for() {
 
 StmtPtr Parser::parse_set() {
   auto stmt = std::make_unique<Stmt>(StmtKind::kAssign, next().line);
-  stmt->target = parse_target({}, true);
+  stmt->target = parse_target(true);
   if (skip_operator("=")) {
     stmt->value = parse_tuple(true, false);
     return stmt;
@@ -155,7 +155,7 @@ StmtPtr Parser::parse_with() {
   auto stmt = std::make_unique<Stmt>(StmtKind::kWith, next().line);
   while (!failed_ && !at(TokenKind::kBlockEnd)) {
     if (!stmt->exprs.empty()) expect_operator(",");
-    stmt->exprs.push_back(parse_target({}, false));
+    stmt->exprs.push_back(parse_target(false));
     expect_operator("=");
     stmt->exprs.push_back(parse_expression());
   }
@@ -227,9 +227,9 @@ StmtPtr Parser::parse_loop_control() {
   return std::make_unique<Stmt>(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.line);
 }
 
-ExprPtr Parser::parse_target(std::string_view end_name, bool with_namespace) {
+ExprPtr Parser::parse_target(bool with_namespace) {
   const int line = current().line;
-  ExprPtr target = parse_tuple(true, false, end_name, true, with_namespace);
+  ExprPtr target = parse_tuple(true, false, true, with_namespace);
   if (!failed_ && !check_target(*target)) {
     constexpr std::pair<ExprKind, std::string_view> kNames[] = {{ExprKind::kConst, "const"}, {ExprKind::kList, "list"},
                                                                 {ExprKind::kDict, "dict"},   {ExprKind::kTuple, "tuple"}};

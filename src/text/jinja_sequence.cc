@@ -116,7 +116,7 @@ std::optional<Value> range_at(const RangeObject& range, const Value& key) {
 
 /// The positions a slice selects: start, start + step, ... (count of them).
 struct Selection {
-  Int start, step, count;
+  Int start, stop, step, count;
 };
 
 std::optional<Int> slice_part(Run& run, const Value& value) {
@@ -133,14 +133,14 @@ Selection select(Run& run, Int length, const Value& start, const Value& stop, co
   const Int by = slice_part(run, step).value_or(1);
   if (by == 0) run.fail("slice step cannot be zero");
   const std::optional<Int> from = slice_part(run, start), to = slice_part(run, stop);
-  if (run.failed()) return {0, 1, 0};
+  if (run.failed()) return {0, 0, 1, 0};
   const Int low = by > 0 ? 0 : -1, high = by > 0 ? length : length - 1;
   const auto place = [&](Int at) { return std::clamp(at < 0 ? at + length : at, low, high); };
   const Int first = from ? place(*from) : (by > 0 ? low : high);
   const Int last = to ? place(*to) : (by > 0 ? high : low);
   const Int span = by > 0 ? last - first : first - last;
   const Int stride = by > 0 ? by : -by;
-  return {first, by, span <= 0 ? 0 : (span - 1) / stride + 1};
+  return {first, last, by, span <= 0 ? 0 : (span - 1) / stride + 1};
 }
 
 Value slice_string(Run& run, const StringObject& string, const Selection& chosen) {
@@ -298,8 +298,7 @@ Value slice(Run& run, const Value& object, const Value& start, const Value& stop
   if (object.is(Kind::kRange)) {
     const auto& range = object.as<RangeObject>();
     const auto at = [&](Int k) { return range.start + range.step * k; };
-    return run.make<RangeObject>(at(chosen.start), at(chosen.start + chosen.count * chosen.step),
-                                 range.step * chosen.step);
+    return run.make<RangeObject>(at(chosen.start), at(chosen.stop), range.step * chosen.step);
   }
   std::vector<Value> items;
   items.reserve(static_cast<size_t>(chosen.count));

@@ -19,7 +19,11 @@ size_t first_char_size(std::string_view text) { return text.empty() ? 0 : utf8_l
 
 class UnicodeStep : public Step {
  public:
-  explicit UnicodeStep(NormalForm form) : form_(form) {}
+  explicit UnicodeStep(NormalForm form) : form_(form) {
+    std::string unused;
+    normalize_unicode("", form,
+                      unused);  // Its tables take some ms to build: better now than in the first request.
+  }
   bool apply(std::string_view text, std::string& out, size_t& origin_bytes) const override {
     if (!normalize_unicode(text, form_, out)) return false;
     if (origin_bytes > 0) origin_bytes = first_char_size(out);
@@ -127,17 +131,19 @@ class ReplaceStep : public Step {
     out.clear();
     size_t done = 0;
     size_t new_origin = 0;
+    const auto append_unchanged = [&](size_t end) {
+      if (origin_bytes > done) new_origin = out.size() + std::min(origin_bytes, end) - done;
+      out += text.substr(done, end - done);
+    };
     for (const TextRange& match : matches) {
-      out += text.substr(done, match.begin - done);
-      if (match.begin <= origin_bytes) new_origin = out.size();
+      append_unchanged(match.begin);
       out += content_;
       // The replacement counts as coming from the last character of what it replaces.
-      if (match.end <= origin_bytes) new_origin = out.size();
+      if (origin_bytes > 0 && match.end <= origin_bytes) new_origin = out.size();
       done = match.end;
     }
-    if (done < origin_bytes) new_origin = out.size() + origin_bytes - done;
-    out += text.substr(done);
-    origin_bytes = std::min(new_origin, out.size());
+    append_unchanged(text.size());
+    origin_bytes = new_origin;
     return true;
   }
   /// A regular expression may match before every character without taking it, a literal takes a byte at

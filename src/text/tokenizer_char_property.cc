@@ -28,19 +28,16 @@ const std::vector<CodePointRange>& white_space_ranges() {
   return kRanges;
 }
 
-/// Oniguruma's \w: Alphabetic (Nl and the circled letters included), M, Nd, Pc, and in Latin-1 the No too.
-CharProperty word_property() {
+/// Oniguruma's \w: Alphabetic (Nl and the circled letters included), M, Nd, Pc; outside a class also the No
+/// of Latin-1, for which it has a table of its own.
+CharProperty word_property(bool is_in_class) {
   using enum Category;
-  return {bit(kLu) | bit(kLl) | bit(kLt) | bit(kLm) | bit(kLo) | bit(kMn) | bit(kMc) | bit(kMe) | bit(kNd) |
-              bit(kNl) | bit(kPc),
-          {{0xb2, 0xb3},
-           {0xb9, 0xb9},
-           {0xbc, 0xbe},
-           {0x24b6, 0x24e9},
-           {0x1f130, 0x1f149},
-           {0x1f150, 0x1f169},
-           {0x1f170, 0x1f189}},
-          {}};
+  CharProperty word;
+  for (const Category category : {kLu, kLl, kLt, kLm, kLo, kMn, kMc, kMe, kNd, kNl, kPc})
+    word.categories |= bit(category);
+  word.ranges = {{0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+  if (!is_in_class) word.ranges.insert(word.ranges.begin(), {{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}});
+  return word;
 }
 
 /// Scripts that patterns name in practice, with what Unicode 15 to 16 added to them.
@@ -71,14 +68,14 @@ void append_ranges_where(std::string& out, const Predicate& is_member) {
 
 }  // namespace
 
-std::optional<CharProperty> class_escape_property(char letter) {
+std::optional<CharProperty> class_escape_property(char letter, bool is_in_class) {
   switch (letter) {
     case 's':
       return CharProperty{0, white_space_ranges(), {}};
     case 'd':
       return CharProperty{bit(Category::kNd), {}, {}};
     case 'w':
-      return word_property();
+      return word_property(is_in_class);
     case 'h':
       return CharProperty{0, {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}, {}};
     default:

@@ -18,8 +18,8 @@ struct CharProperty {
   std::string script;  ///< PCRE2's name of a script, or empty; what newer Unicode added is in `ranges`.
 };
 
-/// \s, \d, \w and \h of Oniguruma, by letter; nullopt for other letters.
-std::optional<CharProperty> class_escape_property(char letter);
+/// \s, \d, \w and \h of Oniguruma, by letter; nullopt for other letters. Its \w differs inside a class [...].
+std::optional<CharProperty> class_escape_property(char letter, bool is_in_class);
 /// \p{name}: a general category or its first letter, or one of the scripts that patterns name in practice.
 std::optional<CharProperty> named_property(std::string_view name);
 

@@ -171,12 +171,12 @@ class Translator {
   /// After "\", outside a class.
   void escape() {
     if (at_end()) return fail_corrupt("ends in a backslash");
-    if (std::optional<CharProperty> property = class_escape()) {
+    if (std::optional<CharProperty> property = class_escape(false)) {
       out_ += as_class(*property, negated_);
       return;
     }
     if (!status_.ok()) return;
-    const std::string word = as_class(*class_escape_property('w'), false);
+    const std::string word = as_class(*class_escape_property('w', false), false);
     if (skip("b")) {
       out_ += fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
     } else if (skip("B")) {
@@ -190,12 +190,12 @@ class Translator {
 
   /// After "\": \s \d \w \h \p{..} and their negations (then negated_ is set); nullopt, without moving, for
   /// others.
-  std::optional<CharProperty> class_escape() {
+  std::optional<CharProperty> class_escape(bool is_in_class) {
     const char kind = in_[pos_];
     if (kind == 'p' || kind == 'P') return property_escape();
     const bool is_upper = kind >= 'A' && kind <= 'Z';
     std::optional<CharProperty> property =
-        class_escape_property(static_cast<char>(is_upper ? kind | 0x20 : kind));
+        class_escape_property(static_cast<char>(is_upper ? kind | 0x20 : kind), is_in_class);
     if (!property) return std::nullopt;
     ++pos_;
     negated_ = is_upper;
@@ -250,7 +250,7 @@ class Translator {
     const bool is_surrogate = value >= 0xd800 && value < 0xe000;
     if (num_digits == 0 || (is_u && num_digits < 4) || (braced && !skip("}")) || value > 0x10ffff ||
         is_surrogate) {
-      fail_corrupt("has a malformed \\x or \\u");
+      fail_unsupported("has an \\x or \\u that is no character");
       return std::nullopt;
     }
     return value;
@@ -288,7 +288,7 @@ class Translator {
 
   std::string class_operand(std::string items, std::vector<std::string> nested) {
     if (!items.empty()) nested.push_back(fmt::format("[{}]", items));
-    if (nested.empty()) fail_corrupt("has an empty character class");
+    if (nested.empty()) fail_unsupported("has an empty character class or operand");
     return fmt::format("(?:{})", fmt::join(nested, "|"));
   }
 
@@ -296,7 +296,7 @@ class Translator {
   void class_item(std::string& items) {
     if (skip("\\")) {
       if (at_end()) return fail_corrupt("ends in a backslash");
-      if (const std::optional<CharProperty> property = class_escape()) {
+      if (const std::optional<CharProperty> property = class_escape(true)) {
         return negated_ ? append_complement(items, *property) : append_class_items(items, *property);
       }
       --pos_;

@@ -4,6 +4,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -25,10 +26,10 @@ const std::vector<CodePointRange>& compatibility_after_unicode_9() {
 }
 
 bool is_after_unicode_14(char32_t c) {
-  for (const CategoryPatch& patch : category_patches()) {
-    if (c <= patch.last) return c >= patch.first;
-  }
-  return false;
+  const std::vector<CategoryPatch>& patches = category_patches();
+  const auto place = std::lower_bound(patches.begin(), patches.end(), c,
+                                      [](const CategoryPatch& patch, char32_t x) { return patch.last < x; });
+  return place != patches.end() && c >= place->first;
 }
 
 /// What the reference's tables do not know: it has combining class 0 and takes part in nothing.
@@ -92,7 +93,8 @@ class BehaviorTable {
 
   Behavior classify(char32_t c) const {
     if (c >= 0xd800 && c < 0xe000) return kInert;  // Not in valid UTF-8.
-    if (is_unknown(c)) return kBarrier;
+    // utf8proc (2.8) takes U+11A7, the number before the first final consonant, for one and loses it.
+    if (is_unknown(c) || c == 0x11a7) return kBarrier;
     const bool is_jamo = c >= 0x1100 && c < 0x1200;
     if (is_jamo || CharTable::get().set_of(c) & char_set::kMark) return kActive;
     const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
