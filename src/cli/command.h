@@ -37,6 +37,10 @@ std::unique_ptr<Command> make_models_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_demo_command();
 std::unique_ptr<Command> make_demo_create_command();
+std::unique_ptr<Command> make_eval_command();
+std::unique_ptr<Command> make_bench_decode_command();
+std::unique_ptr<Command> make_bench_prefill_command();
+std::unique_ptr<Command> make_bench_batch_command();
 
 /// All commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> make_commands();

@@ -313,6 +313,10 @@ std::vector<std::unique_ptr<Command>> make_commands() {
   commands.push_back(make_doctor_command());
   commands.push_back(make_demo_command());
   commands.push_back(make_demo_create_command());
+  commands.push_back(make_eval_command());
+  commands.push_back(make_bench_decode_command());
+  commands.push_back(make_bench_prefill_command());
+  commands.push_back(make_bench_batch_command());
   return commands;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "engine/bench.h"
 #include "engine/self_check.h"
 
 namespace tensorfold {
@@ -23,9 +24,8 @@ Diagnosis diagnose() {
   Diagnosis d;
   d.machine = describe_machine();
   d.isas = check_cpu_bits();
-  // Far beyond any cache, and never more than a quarter of what is free.
-  d.read_gb_per_s = measure_read_gb_per_s(d.machine.num_cpus,
-                                          std::min<int64_t>(int64_t{1} << 30, d.machine.free_bytes / 4));
+  const Result<double> bytes_per_s = measure_read_bandwidth(d.machine.num_cpus);
+  d.read_gb_per_s = bytes_per_s.ok() ? *bytes_per_s / 1e9 : 0;
   return d;
 }
 

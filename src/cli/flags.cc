@@ -125,6 +125,26 @@ void Flags::integer(std::string name, std::string help, std::optional<int64_t>& 
                     .apply = store(target, parse)});
 }
 
+void Flags::integers(std::string name, std::string help, std::vector<int64_t>& target, int64_t least,
+                     int64_t most) {
+  const auto parse = [least, most](std::string_view text) -> Result<std::vector<int64_t>> {
+    std::vector<int64_t> numbers;
+    for (size_t start = 0; start <= text.size();) {
+      const size_t end = std::min(text.find(',', start), text.size());
+      TF_ASSIGN_OR_RETURN(const int64_t number,
+                          parse_number<int64_t>(text.substr(start, end - start), least, most));
+      numbers.push_back(number);
+      start = end + 1;
+    }
+    return numbers;
+  };
+  flags_.push_back({.name = std::move(name),
+                    .value_name = "N,...",
+                    .help = std::move(help),
+                    .default_text = fmt::format("{}", fmt::join(target, ",")),
+                    .apply = store(target, parse)});
+}
+
 void Flags::number(std::string name, std::string help, std::optional<double>& target, double least,
                    double most) {
   const auto parse = [least, most](std::string_view text) { return parse_number<double>(text, least, most); };

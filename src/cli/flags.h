@@ -34,6 +34,9 @@ class Flags {
   void integer(std::string name, std::string help, int64_t& target, int64_t least, int64_t most);
   void integer(std::string name, std::string help, std::optional<int64_t>& target, int64_t least,
                int64_t most);
+  /// "128,1024": at least one.
+  void integers(std::string name, std::string help, std::vector<int64_t>& target, int64_t least,
+                int64_t most);
   void number(std::string name, std::string help, std::optional<double>& target, double least, double most);
   /// A number of bytes: "512MB", "2GB", "1.5GiB". 0 is shown as `zero_text`.
   void bytes(std::string name, std::string help, int64_t& target, std::string zero_text);

@@ -61,7 +61,7 @@ Result<ModelPath> find_model(const std::string& model) {
                    tensorfold_cache_folder());
 }
 
-Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags) {
+Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags, int64_t context_tokens) {
   TF_ASSIGN_OR_RETURN(const ModelPath path, find_model(flags.model));
   TF_ASSIGN_OR_RETURN(const CpuIsa isa, parse_cpu_isa(flags.isa));
   LoadOptions options;
@@ -69,18 +69,20 @@ Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags
   options.isa = isa;
   options.compute_f32 = flags.compute_f32;
   options.need_tokenizer = flags.needs_tokenizer;
+  options.context_tokens = context_tokens;
   if (!flags.quiet) options.progress = show_progress(path.name);
   TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> model, load_model(path.folder, options));
   model->name = path.name;
   return model;
 }
 
-Result<std::unique_ptr<Engine>> make_engine(std::shared_ptr<LoadedModel> model, const EngineFlags& flags) {
+Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine) {
+  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded, load_model_by_flags(model, engine.context_tokens));
   EngineOptions options;
-  options.context_tokens = flags.context_tokens;
-  options.kv_memory_bytes = flags.kv_memory_bytes;
-  options.max_sequences = flags.max_sequences;
-  return Engine::create(std::move(model), options);
+  options.context_tokens = engine.context_tokens;
+  options.kv_memory_bytes = engine.kv_memory_bytes;
+  options.max_sequences = engine.max_sequences;
+  return Engine::create(std::move(loaded), options);
 }
 
 SamplingParams sampling_params(const SamplingFlags& flags, const GenerationConfig& generation) {

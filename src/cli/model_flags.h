@@ -49,9 +49,11 @@ void add_sampling_flags(Flags& flags, SamplingFlags& sampling);
 Result<ModelPath> find_model(const std::string& model);
 
 /// Finds and loads the model, showing progress. LoadedModel::name is what the endpoint calls it.
-Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags);
+/// `context_tokens` as LoadOptions::context_tokens.
+Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags, int64_t context_tokens);
 
-Result<std::unique_ptr<Engine>> make_engine(std::shared_ptr<LoadedModel> model, const EngineFlags& flags);
+/// The model, and an engine that runs it.
+Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine);
 
 /// Flags over generation_config.json over the built-in values (temperature 1, no cuts).
 SamplingParams sampling_params(const SamplingFlags& flags, const GenerationConfig& generation);

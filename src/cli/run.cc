@@ -116,12 +116,11 @@ Status run_by_flags(RunFlags& flags) {
   const std::string prompt = is_chat || !flags.prompt.empty() ? flags.prompt : read_all_input();
   if (!is_chat) TF_RETURN_IF_ERROR(check_prompt(prompt));
   flags.model.quiet = flags.chat.quiet;
-  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> model, load_model_by_flags(flags.model));
-  flags.chat.sampling = sampling_params(flags.sampling, model->generation);
-  flags.chat.max_tokens = flags.max_tokens.value_or(-1);
   // One request at a time: KV memory for more would never be used.
   flags.engine.max_sequences = 1;
-  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(std::move(model), flags.engine));
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_engine(flags.model, flags.engine));
+  flags.chat.sampling = sampling_params(flags.sampling, engine->model().generation);
+  flags.chat.max_tokens = flags.max_tokens.value_or(-1);
   return is_chat ? run_chat(*engine, flags.chat) : run_prompt(*engine, flags, prompt);
 }
 

@@ -59,9 +59,8 @@ class ServeCommand : public Command {
     server_.http.stop_on_signals = true;
     // The port first: a taken one is known before minutes of loading.
     TF_ASSIGN_OR_RETURN(std::unique_ptr<ApiServer> server, ApiServer::create(server_));
-    TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> model, load_model_by_flags(model_));
-    server->set_default_sampling(sampling_params(sampling_, model->generation));
-    TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_engine(std::move(model), engine_));
+    TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, load_engine(model_, engine_));
+    server->set_default_sampling(sampling_params(sampling_, engine->model().generation));
     const bool is_ipv6 = server_.http.host.find(':') != std::string::npos;
     fmt::print("Serving {} at http://{}:{}/v1\n", engine->model().name,
                is_ipv6 ? "[" + server_.http.host + "]" : server_.http.host, server->port());

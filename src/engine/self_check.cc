@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -211,32 +209,6 @@ std::vector<IsaCheck> check_cpu_bits() {
   std::vector<IsaCheck> checks;
   for (const CpuIsa isa : supported_cpu_isas()) checks.push_back(check_isa(isa, expected));
   return checks;
-}
-
-double measure_read_gb_per_s(int num_threads, int64_t size_bytes) {
-  constexpr int64_t kPieceWords = 1 << 17;  // 1 MiB: small enough to balance, large enough to stream
-  const int64_t num_pieces = std::max<int64_t>(1, size_bytes / (kPieceWords * 8));
-  const std::vector<uint64_t> memory(static_cast<size_t>(num_pieces * kPieceWords), 1);
-  ThreadPool pool(num_threads);
-  std::atomic<uint64_t> total{0};
-  std::vector<double> gb_per_s;
-  for (int pass = 0; pass < 6; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.run(num_pieces, [&](int64_t piece) {
-      const uint64_t* words = memory.data() + piece * kPieceWords;
-      // Independent sums, so that the compiler may use vectors and no addition waits for the last.
-      uint64_t sums[32] = {};
-      for (int64_t i = 0; i < kPieceWords; i += 32)
-        for (int64_t j = 0; j < 32; ++j) sums[j] += words[i + j];
-      for (const uint64_t sum : sums) total += sum;
-    });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (pass > 0) gb_per_s.push_back(static_cast<double>(memory.size()) * 8 / seconds / 1e9);
-  }
-  // Looks at the sums, so that no compiler leaves the reading out.
-  TF_CHECK(total == memory.size() * 6);
-  std::sort(gb_per_s.begin(), gb_per_s.end());
-  return gb_per_s[gb_per_s.size() / 2];
 }
 
 MachineInfo describe_machine() {

@@ -23,10 +23,6 @@ struct IsaCheck {
 /// inputs, under each set that this CPU supports. Takes a second. Empty where no set is supported.
 std::vector<IsaCheck> check_cpu_bits();
 
-/// Bytes per second, in units of 10^9, at which all threads together read `size_bytes` bytes of memory: the
-/// median of five passes after one that does not count.
-double measure_read_gb_per_s(int num_threads, int64_t size_bytes);
-
 struct MachineInfo {
   std::string cpu;   ///< "Intel(R) Xeon(R) ...", from /proc/cpuinfo; "unknown" where that does not say.
   int num_cpus = 1;  ///< Usable by this process.
