@@ -9,7 +9,7 @@ cmake --build build/fuzz --target fuzz_targets
 
 passed=0
 failed=0
-for target in build/fuzz/fuzz/fuzz_*; do
+for target in build/fuzz/fuzz/*_fuzz; do
   [ -f "$target" ] && [ -x "$target" ] || continue
   name=$(basename "$target")
   mkdir -p "build/fuzz/corpus/$name" "fuzz/corpus/$name"

@@ -1,0 +1,374 @@
+"""The program as a person or a script meets it: exit codes, messages, sources of flags, output for programs."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+BINARY = os.environ["TENSORFOLD_BINARY"]
+
+
+def run(*arguments, input="", env=None, cwd=None):
+    """Runs the program with an environment of its own, so that no cache or config of the machine matters."""
+    clean = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(env or {})}
+    return subprocess.run(
+        [BINARY, *map(str, arguments)], input=input, capture_output=True, text=True, env=clean, cwd=cwd, timeout=300
+    )
+
+
+def failed(result, code, *parts):
+    """A failure is one line on standard error, nothing on standard output, and its exit code."""
+    assert result.returncode == code, result
+    assert result.stdout == ""
+    assert result.stderr.startswith("tensorfold: ")
+    for part in parts:
+        assert part in result.stderr
+    return result
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("models") / "toy"
+    assert run("demo", "create", folder, "--layers", 2).returncode == 0
+    return folder
+
+
+# Help and usage.
+
+
+def test_help_lists_every_command_and_nothing_else():
+    text = run("--help").stdout
+    assert run().stdout == text
+    assert run("-h").stdout == text
+    commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  +\S", text.split("\nCommands\n")[1].split("\n\n")[0], re.M)
+    assert commands == ["serve", "run", "info", "inspect", "models", "doctor", "demo", "demo create", "eval",
+                        "bench decode", "bench prefill", "bench batch"]  # fmt: skip
+    for command in commands:
+        help_text = run(*command.split(), "--help")
+        assert help_text.returncode == 0
+        assert help_text.stdout.startswith(f"Usage: tensorfold {command}")
+        assert "--log-level" in help_text.stdout
+        assert max(map(len, help_text.stdout.splitlines())) <= 120
+
+
+def test_version():
+    assert re.fullmatch(r"tensorfold \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["srve"], "unknown command 'srve'; did you mean serve?"),
+        (["entirely-wrong"], "unknown command 'entirely-wrong'; 'tensorfold --help' lists all"),
+        (["serve", "--thread", "4", "m"], "unknown option --thread; did you mean --threads?"),
+        (["serve", "m", "--thread=4"], "unknown option --thread; did you mean --threads?"),
+        (["serve", "m", "--no-such-thing-here"], "unknown option --no-such-thing-here\n"),
+        (["--wrong"], "unknown option --wrong"),
+        (["serve"], "'tensorfold serve' needs MODEL"),
+        (["bench"], "'tensorfold bench' needs one of: decode, prefill, batch"),
+        (["info", "a", "b"], "unexpected argument 'b'"),
+        (["serve", "m", "--port", "http"], "--port: 'http' is not an integer from 0 to 65535"),
+        (["serve", "m", "--port", "65536"], "--port"),
+        (["serve", "m", "--kv-memory", "2XB"], "--kv-memory: '2XB' is not a size such as 512MB, 2GB or 1.5GiB"),
+        (["serve", "m", "--isa", "avx3"], "did you mean 'avx2'?"),
+        (["serve", "m", "--date", "tomorrow"], "'tomorrow' is no date"),
+        (["run", "m", "--temperature", "-1", "x"], "--temperature"),
+        (["serve", "m", "--port"], "--port"),
+        (["eval", "m"], "one of --text FILE and --ids FILE"),
+        (["demo", "create", "/tmp/x", "--heads", "3", "--kv-heads", "2"], "--kv-heads 2 does not divide --heads 3"),
+    ],
+)
+def test_usage_errors_say_what_was_meant(arguments, message):
+    failed(run(*arguments), 2, message)
+
+
+# Models that are not there, or not right.
+
+
+def test_a_missing_model_is_exit_code_3(tmp_path):
+    failed(run("run", tmp_path / "none", "x"), 3, "none")
+    failed(run("info", "org/name"), 3, "org/name")
+    failed(run("run", "demo", "x"), 3, "make demo")
+
+
+def test_an_unsupported_family_is_exit_code_3(toy, tmp_path):
+    config = json.loads((toy / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt9"}))
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        (tmp_path / name).symlink_to(toy / name)
+    failed(run("run", tmp_path, "x"), 3, "gpt9", "llama")
+    assert json.loads(run("info", tmp_path, "--json").stdout)["supported"] is False
+
+
+def test_a_damaged_model_is_exit_code_1(toy, tmp_path):
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(toy / name)
+    (tmp_path / "model.safetensors").write_bytes((toy / "model.safetensors").read_bytes()[:5000])
+    failed(run("run", tmp_path, "x"), 1, "model.safetensors")
+
+
+def test_too_little_memory_is_exit_code_4(toy):
+    failed(run("run", toy, "x", "--kv-memory", "1KB"), 4, "KV")
+
+
+def test_an_address_in_use_is_exit_code_5(toy):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed(run("serve", toy, "--port", port), 5, f"127.0.0.1:{port} is in use")
+
+
+def test_a_full_disk_or_forbidden_folder_leaves_nothing_behind(tmp_path):
+    failed(run("demo", "create", "/proc/toy"), 1, "/proc/toy")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    failed(run("demo", "create", tmp_path / "full"), 2, "is there already")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
+
+
+# Sources of flags.
+
+
+def test_flag_wins_over_environment_wins_over_file(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text("port = 70001\n")
+    file_only = run("serve", "m", "--config", config)
+    failed(file_only, 2, "config file, port", "70001")
+    failed(run("serve", "m", "--config", config, env={"TENSORFOLD_PORT": "70002"}), 2, "TENSORFOLD_PORT", "70002")
+    failed(run("serve", "m", "--config", config, "--port", "70003", env={"TENSORFOLD_PORT": "70002"}), 2, "--port", "70003")
+
+
+def test_sections_of_the_file_win_over_its_top(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('threads = 5\n[serve]\nthreads = "many"\n[run]\nmax-tokens = 0\n')
+    failed(run("serve", "m", "--config", config), 2, "serve.threads", "'many'")
+    failed(run("run", "m", "x", env={"TENSORFOLD_CONFIG": str(config)}), 2, "run.max-tokens")
+    failed(run("info", "m", env={"XDG_CONFIG_HOME": str(tmp_path)}), 3)
+    (tmp_path / "tensorfold").mkdir()
+    config.rename(tmp_path / "tensorfold" / "config.toml")
+    failed(run("serve", "m", env={"XDG_CONFIG_HOME": str(tmp_path)}), 2, "serve.threads")
+
+
+def test_a_wrong_file_is_refused(tmp_path):
+    config = tmp_path / "config.toml"
+    failed(run("serve", "m", "--config", config), 2, "config.toml")
+    config.write_text("prot = 1\n")
+    failed(run("serve", "m", "--config", config), 2, "'prot' is no flag of any command")
+    config.write_text("[serve]\nprompt-tokens = 1\n")
+    failed(run("serve", "m", "--config", config), 2, "'prompt-tokens' is no flag of 'tensorfold serve'")
+
+
+# Commands.
+
+
+def test_run_answers_a_prompt(toy):
+    result = run("run", toy, "Hello", "--max-tokens", 20)
+    assert result.returncode == 0
+    assert len(result.stdout.strip()) > 0
+    assert re.search(r"\[\d+ prompt tokens at \d+/s, 20 tokens at [\d.]+/s\]\n", result.stderr)
+    assert run("run", toy, "--max-tokens", 20, input="Hello").stdout == result.stdout
+    assert run("run", toy, "Hello", "--max-tokens", 20, "--quiet").stderr == ""
+    assert run("run", toy, "Hello", "--max-tokens", 20, "--seed", 5).stdout != result.stdout
+
+
+def test_run_prints_json_for_programs(toy):
+    reply = json.loads(run("run", toy, "Hello", "--max-tokens", 20, "--json", "--quiet").stdout)
+    assert reply["finish_reason"] == "length"
+    assert reply["completion_tokens"] == 20
+    assert reply["text"] + "\n" == run("run", toy, "Hello", "--max-tokens", 20, "--quiet").stdout
+
+
+def test_run_raw_leaves_the_template_out(toy):
+    raw = json.loads(run("run", toy, "Hello", "--max-tokens", 5, "--json", "--raw").stdout)
+    assert raw["prompt_tokens"] == 5
+    assert json.loads(run("run", toy, "Hello", "--max-tokens", 5, "--json").stdout)["prompt_tokens"] > 5
+
+
+def test_replies_do_not_depend_on_threads_or_instruction_set(toy):
+    expected = run("run", toy, "Hello", "--max-tokens", 40, "--quiet").stdout
+    assert run("run", toy, "Hello", "--max-tokens", 40, "--quiet", "--threads", 1).stdout == expected
+    assert run("run", toy, "Hello", "--max-tokens", 40, "--quiet", "--threads", 3).stdout == expected
+    for check in json.loads(run("doctor", "--json").stdout)["isas"]:
+        assert run("run", toy, "Hello", "--max-tokens", 40, "--quiet", "--isa", check["isa"]).stdout == expected
+
+
+def test_an_empty_prompt_is_a_usage_error(toy):
+    failed(run("run", toy, ""), 2, "the prompt is empty")
+    failed(run("run", toy), 2, "the prompt is empty")
+
+
+class Terminal:
+    """The program on a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BINARY, [BINARY, *map(str, arguments)], {"HOME": "/nonexistent"})
+        self.output = ""
+
+    def wait_for(self, text):
+        """Everything up to `text`, which must come within a minute."""
+        deadline = time.monotonic() + 60
+        while text not in self.output:
+            assert select.select([self.fd], [], [], deadline - time.monotonic())[0], f"no {text!r} in {self.output!r}"
+            self.output += os.read(self.fd, 4096).decode(errors="replace")
+        before, self.output = self.output.split(text, 1)
+        return before
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def exit_code(self):
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_chat_keeps_a_history_and_ctrl_c_stops_the_reply_only(toy):
+    chat = Terminal("run", toy, "--max-tokens", "30", "--temperature", "0")
+    chat.wait_for("> ")
+    chat.type("Hello\n")
+    first = chat.wait_for("\n> ")
+    assert re.search(r"\[\d+ prompt tokens", first)
+    chat.type("Hello\n")
+    second = chat.wait_for("\n> ")
+    prompts = [int(re.search(r"\[(\d+) prompt tokens", text)[1]) for text in (first, second)]
+    assert prompts[1] > 2 * prompts[0], "the second prompt holds the first turn"
+    chat.type("/clear\n")
+    chat.wait_for("forgotten")
+    chat.wait_for("> ")
+    chat.type("Hello\n")
+    assert int(re.search(r"\[(\d+) prompt tokens", chat.wait_for("\n> "))[1]) == prompts[0]
+    chat.type("/nonsense\n")
+    chat.wait_for("There is no command /nonsense")
+    chat.wait_for("> ")
+    chat.type("\x03")
+    chat.wait_for("Ctrl-D leaves)")
+    chat.wait_for("> ")
+    chat.type("/exit\n")
+    assert chat.exit_code() == 0
+
+
+def test_ctrl_c_stops_a_long_reply(toy):
+    chat = Terminal("run", toy)
+    chat.wait_for("> ")
+    chat.type("Hello\n")
+    chat.wait_for("Hello\r\n")
+    while len(chat.output) < 20:
+        chat.output += os.read(chat.fd, 4096).decode(errors="replace")
+    chat.type("\x03")
+    chat.wait_for("(stopped)")
+    chat.wait_for("> ")
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+
+
+def test_serve_stops_on_a_signal_with_exit_code_0(toy):
+    process = subprocess.Popen([BINARY, "serve", toy, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("Serving toy at http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_info_and_inspect(toy):
+    info = json.loads(run("info", toy, "--json").stdout)
+    assert info["model_type"] == "llama" and info["supported"] and info["num_layers"] == 2
+    assert info["has_tokenizer"] and info["has_chat_template"]
+    text = run("info", toy).stdout
+    assert "llama" in text and "tokenizer, chat template" in text
+    tensors = json.loads(run("inspect", toy, "--json").stdout)
+    assert sum(tensor["bytes"] for tensor in tensors["tensors"]) == tensors["total_bytes"] == info["checkpoint_bytes"]
+    listing = run("inspect", toy).stdout
+    assert re.search(r"^ +2  model\.layers\.\*\.self_attn\.q_proj\.weight +BF16 +\[256, 256\]", listing, re.M)
+    assert "model.layers.1.self_attn.q_proj.weight" in run("inspect", toy / "model.safetensors", "--all").stdout
+
+
+def test_models_lists_both_caches(toy, tmp_path):
+    (tmp_path / "tensorfold").mkdir()
+    (tmp_path / "tensorfold" / "mine").symlink_to(toy)
+    repo = tmp_path / "huggingface" / "hub" / "models--org--name"
+    (repo / "snapshots").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("abc")
+    (repo / "snapshots" / "abc").symlink_to(toy)
+    (tmp_path / "huggingface" / "hub" / "models--org--half").mkdir()
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    models = json.loads(run("models", "--json", env=env).stdout)
+    assert "llama" in models["families"]
+    assert {model["name"]: model["supported"] for model in models["models"]} == {
+        "mine": True,
+        "org/name": True,
+        "org/half": False,
+    }
+    assert "org/name" in run("models", env=env).stdout
+    for name in ("mine", "org/name"):
+        assert run("run", name, "x", "--max-tokens", "1", env=env).returncode == 0
+
+
+def test_doctor_finds_every_instruction_set_exact():
+    result = run("doctor", "--json")
+    assert result.returncode == 0
+    diagnosis = json.loads(result.stdout)
+    assert len(diagnosis["isas"]) > 0
+    assert all(check["ok"] and check["num_different"] == 0 and check["num_outputs"] > 1000 for check in diagnosis["isas"])
+    assert diagnosis["read_gb_per_s"] > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("quant", ["bf16", "4bit"])
+def test_toy_models_of_every_family_run(tmp_path, family, quant):
+    folder = tmp_path / "toy"
+    flags = ["--family", family, "--quant", quant, "--layers", 2, "--hidden", 128]
+    assert run("demo", "create", folder, *flags).returncode == 0
+    reply = json.loads(run("run", folder, "Hello", "--max-tokens", 30, "--json", "--quiet").stdout)
+    assert reply["completion_tokens"] == 30
+    assert len(set(reply["text"].split())) > 3, "a model that repeats itself tests nothing"
+    assert run("demo", "create", tmp_path / "again", *flags, "--seed", 0).returncode == 0
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_toy_models_have_about_the_size_asked_for(tmp_path):
+    assert run("demo", "create", tmp_path / "toy", "--params", "20M", "--quant", "4bit").returncode == 0
+    info = json.loads(run("info", tmp_path / "toy", "--json").stdout)
+    assert 20e6 * 0.5 < info["checkpoint_bytes"] < 40e6 * 0.6
+
+
+def test_eval_scores_a_text_and_saves_logits(toy, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 5)
+    result = json.loads(run("eval", toy, "--text", text, "--json", "--quiet").stdout)
+    assert result["num_tokens"] == len(text.read_text()) and result["num_scored"] == result["num_tokens"] - 1
+    assert 10 < result["perplexity"] < 1e6
+    ids = tmp_path / "ids.txt"
+    ids.write_text(" ".join(str(byte) for byte in text.read_bytes()))
+    logits = tmp_path / "logits.safetensors"
+    same = json.loads(run("eval", toy, "--ids", ids, "--logits", logits, "--json", "--quiet").stdout)
+    assert same["mean_nll"] == result["mean_nll"]
+    shapes = {t["name"]: t["shape"] for t in json.loads(run("inspect", logits, "--json").stdout)["tensors"]}
+    assert shapes["logits"] == [result["num_tokens"], 512]
+    exact = json.loads(run("eval", toy, "--ids", ids, "--compute", "f32", "--json", "--quiet").stdout)
+    assert exact["mean_nll"] != result["mean_nll"] and abs(exact["mean_nll"] / result["mean_nll"] - 1) < 0.02
+    ids.write_text("1 2 x")
+    failed(run("eval", toy, "--ids", ids), 2, "'x'")
+    failed(run("eval", toy, "--text", tmp_path / "none"), 1, "none")
+
+
+@pytest.mark.parametrize(
+    "arguments, key",
+    [
+        (["decode", "--prompt-tokens", "16,32", "--tokens", "4", "--samples", "2"], "context_tokens"),
+        (["prefill", "--prompt-tokens", "16,32", "--samples", "2"], "prompt_tokens"),
+        (["batch", "--streams", "1,2", "--tokens", "4", "--samples", "2"], "streams"),
+    ],
+)
+def test_bench_reports_every_case(toy, arguments, key):
+    report = json.loads(run("bench", arguments[0], toy, *arguments[1:], "--json", "--quiet").stdout)
+    assert len(report["results"]) == 2 and len({result[key] for result in report["results"]}) == 2
+    assert all(result["lowest"] <= result["tokens_per_s"] <= result["highest"] for result in report["results"])
+    assert report["arithmetic_id"].startswith("cpu/")
