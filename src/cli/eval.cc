@@ -51,7 +51,9 @@ class EvalCommand : public Command {
       return invalid_argument("'tensorfold eval' needs one of --text FILE and --ids FILE");
     TF_ASSIGN_OR_RETURN(const std::string input, read_input(text_path_.empty() ? ids_path_ : text_path_));
     std::vector<int32_t> ids;
-    if (text_path_.empty()) TF_ASSIGN_OR_RETURN(ids, parse_token_ids(input));
+    if (text_path_.empty()) {
+      TF_ASSIGN_OR_RETURN(ids, parse_token_ids(input));
+    }
     model_.needs_tokenizer = !text_path_.empty();
     model_.compute_f32 = compute_ == "f32";
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> model,
