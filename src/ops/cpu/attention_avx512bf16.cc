@@ -28,9 +28,19 @@ __attribute__((always_inline)) inline void block(const PanelArgs& args, int64_t 
   }
   const uint32_t* b = static_cast<const uint32_t*>(args.b) + x;
   const uint16_t* a = static_cast<const uint16_t*>(args.a) + row * args.a_stride;
+  const int64_t distance = prefetch_distance(args.num_steps), rest = args.num_steps - distance;
+  const char* next = static_cast<const char*>(args.next) + x * args.num_steps * 4;
   for (int64_t j = 0; j < args.num_steps; ++j, b += args.b_stride, a += 2) {
     __m512bh columns[kVectors];
-    for (int v = 0; v < kVectors; ++v) columns[v] = (__m512bh)_mm512_loadu_si512(b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) {
+      columns[v] = (__m512bh)_mm512_loadu_si512(b + v * kLanes);
+      asm("" : "+v"(columns[v]));  // GCC 12 would load it again for every row
+    }
+    if (row == 0 && args.next != nullptr) {
+      const char* from = j < rest ? reinterpret_cast<const char*>(b + distance * args.b_stride)
+                                  : next + (j - rest) * kVectors * 64;
+      for (int v = 0; v < kVectors; ++v) _mm_prefetch(from + v * 64, _MM_HINT_T0);
+    }
     for (int r = 0; r < kRows; ++r) {
       int pair;
       __builtin_memcpy(&pair, a + r * args.a_stride, sizeof pair);

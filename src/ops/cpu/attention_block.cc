@@ -107,14 +107,17 @@ void BlockAttention::add_tile(int64_t first_key, const SpanPartial& partial) {
     end_active_ = i + 1;
   }
   if (end_active_ == 0) return;
-  const int64_t page = block_->sequence->page_table[first_key / kPageTokens];
   const int64_t head_bytes = block_->kv_head * kv_head_elements(shape_) * element_bytes_;
-  add_products(call_.pages->key_page(page) + head_bytes, partial);
-  add_values(call_.pages->value_page(page) + head_bytes, partial);
+  const int32_t* page = block_->sequence->page_table + first_key / kPageTokens;
+  const std::byte* values = call_.pages->value_page(*page) + head_bytes;
+  const bool has_next = first_key + kPageTokens <= block_->pos(block_->num_positions - 1);
+  next_keys_ = has_next ? call_.pages->key_page(page[1]) + head_bytes : nullptr;
+  add_products(call_.pages->key_page(*page) + head_bytes, values, partial);
+  add_values(values, partial);
 }
 
 /// q.k of the active rows with the tile's keys, and their softmax: weights_ and scale_, m and l of the partial.
-void BlockAttention::add_products(const std::byte* keys, const SpanPartial& partial) {
+void BlockAttention::add_products(const std::byte* keys, const std::byte* values, const SpanPartial& partial) {
   const int64_t first = first_active_ * block_->num_heads, end = end_active_ * block_->num_heads;
   kernels_.panel({.c = products_,
                   .c_stride = kPageTokens,
@@ -124,7 +127,8 @@ void BlockAttention::add_products(const std::byte* keys, const SpanPartial& part
                   .b_stride = kPageTokens,
                   .num_rows = end - first,
                   .num_columns = kPageTokens,
-                  .num_steps = (shape_.head_dim + 1) / 2});
+                  .num_steps = (shape_.head_dim + 1) / 2,
+                  .next = values});
   int32_t first_slot[kMaxBlockRows], end_slot[kMaxBlockRows];
   for (int64_t r = first; r < end; ++r) {
     first_slot[r - first] = slots_[r / block_->num_heads].first;
@@ -153,7 +157,8 @@ void BlockAttention::value_panel(int64_t first_row, int64_t num_rows, int64_t fi
                   .b_stride = padded_,
                   .num_rows = num_rows,
                   .num_columns = padded_,
-                  .num_steps = num_pairs});
+                  .num_steps = num_pairs,
+                  .next = num_pairs == kPairs ? next_keys_ : nullptr});
 }
 
 void BlockAttention::add_values(const std::byte* values, const SpanPartial& partial) {
@@ -240,11 +245,7 @@ void BlockAttention::merge(int64_t span, const SpanPartial& partial, SpanPartial
       std::copy_n(partial.o + r * padded_, padded_, total.o + r * padded_);
       continue;
     }
-    const float m = partial.m[r] > total.m[r] ? partial.m[r] : total.m[r];
-    const float a = exp2_f32(total.m[r] - m), b = exp2_f32(partial.m[r] - m);
-    total.m[r] = m;
-    total.l[r] = contract::fused(partial.l[r], b, total.l[r] * a);
-    kernels_.merge(total.o + r * padded_, partial.o + r * padded_, a, b, padded_);
+    kernels_.merge(total.row(r, padded_), partial.row(r, padded_), padded_);
   }
 }
 
@@ -253,17 +254,14 @@ void BlockAttention::finish(const SpanPartial& total) {
   for (int64_t r = 0; r < block_->num_query_rows(); ++r) {
     const int64_t head = block_->first_head + r % block_->num_heads;
     const int64_t t = block_->sequence->first_row + block_->first_row + r / block_->num_heads;
-    float* o = total.o + r * padded_;
     if (call_.sinks != nullptr) {
-      const float sink = attention_sink_log2(call_.sinks[head]);
-      const float m = sink > total.m[r] ? sink : total.m[r];
-      const float a = exp2_f32(total.m[r] - m), b = exp2_f32(sink - m);
-      total.l[r] = contract::fused(1.0f, b, total.l[r] * a);
+      float m = attention_sink_log2(call_.sinks[head]), l = 1.0f;
       std::fill_n(masked_, padded_, 0.0f);
-      kernels_.merge(o, masked_, a, b, padded_);
+      kernels_.merge(total.row(r, padded_), {&m, &l, masked_}, padded_);
     }
     const int64_t column = t * call_.out.row_stride + head * shape_.head_dim;
-    kernels_.finish(call_.out.data + column * dtype_bytes(call_.out.dtype), o, total.l[r], shape_.head_dim);
+    kernels_.finish(call_.out.data + column * dtype_bytes(call_.out.dtype), total.o + r * padded_, total.l[r],
+                    shape_.head_dim);
   }
 }
 

@@ -36,6 +36,7 @@ struct SpanPartial {
   float* m;
   float* l;
   float* o;
+  RowPartial row(int64_t r, int64_t padded_head_dim) const { return {m + r, l + r, o + r * padded_head_dim}; }
 };
 
 /// Floats of one partial.
@@ -72,7 +73,7 @@ class BlockAttention {
   void load_queries();
   void add_span(int64_t span, const SpanPartial& partial);
   void add_tile(int64_t first_key, const SpanPartial& partial);
-  void add_products(const std::byte* keys, const SpanPartial& partial);
+  void add_products(const std::byte* keys, const std::byte* values, const SpanPartial& partial);
   void add_values(const std::byte* values, const SpanPartial& partial);
   void add_values_in_sight(const std::byte* values, const SpanPartial& partial);
   void add_pairs_of_position(int64_t position, int64_t first_pair, int64_t end_pair, const std::byte* values,
@@ -96,6 +97,7 @@ class BlockAttention {
   // Of the current tile.
   int64_t first_active_ = 0, end_active_ = 0;  ///< Positions that see a key of it.
   Slots slots_[kMaxBlockRows];                 ///< By position.
+  const std::byte* next_keys_ = nullptr;       ///< Of the next tile, or null.
 
   alignas(64) std::byte queries_[kMaxBlockElements * 4];             ///< [rows][Dp] operands.
   alignas(64) float products_[kMaxBlockRows * kPageTokens];          ///< [active rows][64]

@@ -53,9 +53,17 @@ HWY_INLINE void panel_block(const PanelArgs& args, int64_t row, int64_t x) {
   }
   const auto* b = static_cast<const typename Columns::Element*>(args.b) + x;
   const float* a = static_cast<const float*>(args.a) + row * args.a_stride;
+  constexpr int64_t kStepBytes = kVectors * kLanes * 4 * Columns::kRowsPerStep;
+  const int64_t distance = prefetch_distance(args.num_steps), rest = args.num_steps - distance;
+  const char* next = static_cast<const char*>(args.next) + x * args.num_steps * 4 * Columns::kRowsPerStep;
   for (int64_t j = 0; j < args.num_steps; ++j, b += Columns::kRowsPerStep * args.b_stride, a += 2) {
     V low[kVectors], high[kVectors];
     for (int v = 0; v < kVectors; ++v) Columns::load(d, b + v * kLanes, args.b_stride, low[v], high[v]);
+    if (row == 0 && args.next != nullptr) {
+      const char* from = j < rest ? reinterpret_cast<const char*>(b + distance * Columns::kRowsPerStep * args.b_stride)
+                                  : next + (j - rest) * kStepBytes;
+      for (int64_t i = 0; i < kStepBytes; i += 64) __builtin_prefetch(from + i);
+    }
     for (int r = 0; r < kRows; ++r) {
       const V first = hn::Set(d, a[r * args.a_stride]), second = hn::Set(d, a[r * args.a_stride + 1]);
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(second, high[v], sum[r][v]);
@@ -134,44 +142,53 @@ struct NarrowWeights {
   }
 };
 
+/// The scores of row r as kVectors vectors: c * product where the slot is in sight, -inf elsewhere.
+template <class D, class V, int kVectors>
+HWY_INLINE void load_scores(D d, const TileSoftmaxArgs& args, int64_t r, V (&s)[kVectors]) {
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  for (int v = 0; v < kVectors; ++v) {
+    s[v] = hn::Mul(hn::Set(d, args.score_scale), hn::LoadU(d, args.products + r * kPageTokens + v * kLanes));
+  }
+  if (args.end_slot[r] - args.first_slot[r] == kPageTokens) return;
+  const V first = hn::Set(d, static_cast<float>(args.first_slot[r]));
+  const V end = hn::Set(d, static_cast<float>(args.end_slot[r]));
+  for (int v = 0; v < kVectors; ++v) {
+    const V slot = hn::Iota(d, static_cast<float>(v * kLanes));
+    s[v] = hn::IfThenElse(hn::And(hn::Ge(slot, first), hn::Lt(slot, end)), s[v], hn::Neg(hn::Inf(d)));
+  }
+}
+
+/// Two passes over the rows, each with short chains of dependence, so that several rows are in flight at once.
 template <class Weights>
 HWY_INLINE void tile_softmax(const TileSoftmaxArgs& args) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d)), kVectors = kPageTokens / kLanes;
-  const V minus_infinity = hn::Neg(hn::Inf(d));
   for (int64_t r = 0; r < args.num_rows; ++r) {
     V s[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      s[v] = hn::Mul(hn::Set(d, args.score_scale), hn::LoadU(d, args.products + r * kPageTokens + v * kLanes));
+    load_scores(d, args, r, s);
+    for (int n = kVectors / 2; n > 0; n /= 2) {
+      for (int v = 0; v < n; ++v) s[v] = hn::Max(s[v], s[v + n]);
     }
-    if (args.end_slot[r] - args.first_slot[r] != kPageTokens) {
-      const V first = hn::Set(d, static_cast<float>(args.first_slot[r]));
-      const V end = hn::Set(d, static_cast<float>(args.end_slot[r]));
-      for (int v = 0; v < kVectors; ++v) {
-        const V slot = hn::Iota(d, static_cast<float>(v * kLanes));
-        s[v] = hn::IfThenElse(hn::And(hn::Ge(slot, first), hn::Lt(slot, end)), s[v], minus_infinity);
-      }
-    }
-    V largest = s[0];
-    for (int v = 1; v < kVectors; ++v) largest = hn::Max(largest, s[v]);
-    const float m = args.m[r], tile_m = hn::GetLane(hn::MaxOfLanes(d, largest));
+    const float m = args.m[r], tile_m = hn::GetLane(hn::MaxOfLanes(d, s[0]));
     const float new_m = tile_m > m ? tile_m : m;
-    const V maxima = hn::Set(d, new_m);
-
-    auto* weights = static_cast<typename Weights::Element*>(args.weights) + r * kPageTokens;
-    HWY_ALIGN float partials[kPageTokens / 2];
-    for (int v = 0; v < kVectors / 2; ++v) {  // slots i and i + 32 share a partial
-      const V low = simd_exp2_nonpositive(d, hn::Sub(s[v], maxima));
-      const V high = simd_exp2_nonpositive(d, hn::Sub(s[v + kVectors / 2], maxima));
-      Weights::store(d, low, weights + v * kLanes);
-      Weights::store(d, high, weights + v * kLanes + kPageTokens / 2);
-      hn::Store(hn::Add(low, high), d, partials + v * kLanes);
-    }
-    const float a = m == new_m ? 1.0f : exp2_f32(m - new_m);
+    args.a[r] = m == new_m ? 1.0f : exp2_f32(m - new_m);
     args.m[r] = new_m;
-    args.a[r] = a;
-    args.l[r] = contract::fused(args.l[r], a, halve_32(partials));
+  }
+  for (int64_t r = 0; r < args.num_rows; ++r) {
+    V s[kVectors];
+    load_scores(d, args, r, s);
+    const V maxima = hn::Set(d, args.m[r]);
+    auto* weights = static_cast<typename Weights::Element*>(args.weights) + r * kPageTokens;
+    for (int v = 0; v < kVectors; ++v) {
+      s[v] = simd_exp2_nonpositive(d, hn::Sub(s[v], maxima));
+      Weights::store(d, s[v], weights + v * kLanes);
+    }
+    // Slots i and i + 32 share a partial; then i and i + 16, and so on.
+    for (int n = kVectors / 2; n > 0; n /= 2) {
+      for (int v = 0; v < n; ++v) s[v] = hn::Add(s[v], s[v + n]);
+    }
+    args.l[r] = contract::fused(args.l[r], args.a[r], halve_vector(d, s[0]));
   }
 }
 
@@ -179,12 +196,16 @@ void tile_softmax_f32(const TileSoftmaxArgs& args) { tile_softmax<KeepWeights>(a
 void tile_softmax_rounded(const TileSoftmaxArgs& args) { tile_softmax<RoundWeights>(args); }
 void tile_softmax_bf16(const TileSoftmaxArgs& args) { tile_softmax<NarrowWeights>(args); }
 
-void merge_partials(float* out, const float* in, float a, float b, int64_t n) {
+void merge_row(const RowPartial& total, const RowPartial& other, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float m = *other.m > *total.m ? *other.m : *total.m;
+  const float a = *total.m == m ? 1.0f : exp2_f32(*total.m - m), b = *other.m == m ? 1.0f : exp2_f32(*other.m - m);
+  *total.m = m;
+  *total.l = contract::fused(*other.l, b, *total.l * a);
   for (int64_t i = 0; i < n; i += lanes) {
-    const auto kept = hn::Mul(hn::LoadU(d, out + i), hn::Set(d, a));
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, in + i), hn::Set(d, b), kept), d, out + i);
+    const auto kept = hn::Mul(hn::LoadU(d, total.o + i), hn::Set(d, a));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, other.o + i), hn::Set(d, b), kept), d, total.o + i);
   }
 }
 
@@ -209,7 +230,7 @@ namespace tensorfold::cpu {
 
 AttentionKernels attention_kernels(CpuIsa isa, DType dtype) {
   AttentionKernels kernels;
-  kernels.merge = TF_ISA_FUNCTION(isa, merge_partials);
+  kernels.merge = TF_ISA_FUNCTION(isa, merge_row);
   if (dtype == DType::kF32) {
     kernels.panel = TF_ISA_FUNCTION(isa, panel_f32_pages);
     kernels.tile_softmax = TF_ISA_FUNCTION(isa, tile_softmax_f32);

@@ -166,14 +166,27 @@ HWY_INLINE void simd_sincos(D d, V x, V& sin, V& cos) {
   cos = hn::Xor(hn::IfThenElse(swap, s, c), cos_sign);
 }
 
+/// Sum of a vector's lanes by halving: i and i + n/2, and so on.
+HWY_INLINE float halve_four(hn::Vec<hn::FixedTag<float, 4>> x) {
+  const auto pair = hn::Add(x, hn::Shuffle1032(x));
+  return hn::GetLane(hn::Add(pair, hn::Shuffle2301(pair)));
+}
+template <class D, class V>
+HWY_INLINE float halve_vector(D, V x) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return halve_four(x);
+  } else {
+    const hn::Half<D> half;
+    return halve_vector(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+
 /// Sum of 32 partials by halving (arithmetic.md, "The rest"): i and i + 16, then + 8, and so on.
 HWY_INLINE float halve_32(const float* x) {
   const hn::FixedTag<float, 4> d;
-  const auto pair = [&](int i) { return hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, x + i + 16)); };
+  const auto pair = [&](int i) HWY_ATTR { return hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, x + i + 16)); };
   const auto low = hn::Add(pair(0), pair(8)), high = hn::Add(pair(4), pair(12));
-  float four[4];
-  hn::StoreU(hn::Add(low, high), d, four);
-  return (four[0] + four[2]) + (four[1] + four[3]);
+  return halve_four(hn::Add(low, high));
 }
 
 /// Sum of squares of n floats as a short sum: element i to partial i mod 32.
