@@ -81,6 +81,8 @@ CLI::App* add_app(CLI::App& root, const std::string& name) {
   }
   app->set_help_flag();
   app->allow_extras();
+  // Once a command is chosen its words are its own: `run demo` does not begin the command `demo`.
+  app->require_subcommand(0, 1);
   return app;
 }
 
@@ -277,6 +279,7 @@ Status parse_and_run(int argc, const char* const* argv) {
   CLI::App root;
   root.set_help_flag();
   root.allow_extras();
+  root.require_subcommand(0, 1);
   bool wants_help = false, wants_version = false;
   root.add_flag("--help,-h", wants_help);
   root.add_flag("--version", wants_version);
