@@ -25,6 +25,19 @@ bool stands_alone(std::string_view text, TextRange range) {
   return !joined_left && !joined_right;
 }
 
+/// Start of the white space that ends at `pos`, but not before `done`, where the token before ends.
+size_t white_begin_before(std::string_view text, size_t pos, size_t done) {
+  while (pos > done && is_white_space_at(text, previous_char(text, pos))) pos = previous_char(text, pos);
+  return std::max(pos, done);
+}
+
+/// End of the white space that begins at `pos`; `known_end` is the end of a run that was found before.
+size_t white_end_after(std::string_view text, size_t pos, size_t known_end) {
+  if (pos < known_end && is_white_space_at(text, pos)) pos = known_end;
+  while (pos < text.size() && is_white_space_at(text, pos)) pos += utf8_length(text[pos]);
+  return pos;
+}
+
 Result<AddedToken> parse_token(const Json& json) {
   TokenizerFields fields(json, kComponent);
   AddedToken token;
@@ -40,30 +53,16 @@ Result<AddedToken> parse_token(const Json& json) {
 
 }  // namespace
 
-void AddedTokenTrie::add(std::string_view text, int32_t value) {
-  uint32_t node = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    auto& children = nodes_[node].children;
-    const auto child = std::lower_bound(children.begin(), children.end(), std::pair(byte, uint32_t{0}));
-    if (child != children.end() && child->first == byte) {
-      node = child->second;
-      continue;
-    }
-    const auto new_node = static_cast<uint32_t>(nodes_.size());
-    children.insert(child, {byte, new_node});
-    nodes_.emplace_back();
-    node = new_node;
-  }
-  if (nodes_[node].value < 0) nodes_[node].value = value;
+void AddedTokenFinder::finish() {
+  std::stable_sort(strings_.begin(), strings_.end(),
+                   [](const String& a, const String& b) { return a.text < b.text; });
+  const auto same = [](const String& a, const String& b) { return a.text == b.text; };
+  strings_.erase(std::unique(strings_.begin(), strings_.end(), same), strings_.end());
+  for (const String& string : strings_) starts_[static_cast<unsigned char>(string.text[0])] = true;
+  if (std::count(starts_.begin(), starts_.end(), true) == 1) only_start_ = strings_[0].text[0];
 }
 
-void AddedTokenTrie::finish() {
-  for (const auto& [byte, node] : nodes_[0].children) starts_[byte] = true;
-  if (nodes_[0].children.size() == 1) only_start_ = static_cast<char>(nodes_[0].children[0].first);
-}
-
-std::optional<AddedTokenTrie::Match> AddedTokenTrie::find(std::string_view text, size_t pos) const {
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view text, size_t pos) const {
   while (pos < text.size()) {
     if (only_start_) {
       pos = text.find(*only_start_, pos);
@@ -78,16 +77,21 @@ std::optional<AddedTokenTrie::Match> AddedTokenTrie::find(std::string_view text,
   return std::nullopt;
 }
 
-std::optional<AddedTokenTrie::Match> AddedTokenTrie::longest_at(std::string_view text, size_t pos) const {
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::longest_at(std::string_view text, size_t pos) const {
   std::optional<Match> longest;
-  uint32_t node = 0;
-  for (size_t i = pos; i < text.size(); ++i) {
-    const auto& children = nodes_[node].children;
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto child = std::lower_bound(children.begin(), children.end(), std::pair(byte, uint32_t{0}));
-    if (child == children.end() || child->first != byte) break;
-    node = child->second;
-    if (nodes_[node].value >= 0) longest = Match{{pos, i + 1}, nodes_[node].value};
+  auto first = strings_.begin();
+  auto last = strings_.end();
+  for (size_t depth = 0; pos + depth < text.size(); ++depth) {
+    // All of [first, last) begin with the bytes seen so far; one that has no more is the first of them.
+    if (first->text.size() == depth) ++first;
+    const auto byte = static_cast<unsigned char>(text[pos + depth]);
+    const auto byte_of = [depth](const String& string) {
+      return static_cast<unsigned char>(string.text[depth]);
+    };
+    first = std::partition_point(first, last, [&](const String& string) { return byte_of(string) < byte; });
+    last = std::partition_point(first, last, [&](const String& string) { return byte_of(string) == byte; });
+    if (first == last) break;
+    if (first->text.size() == depth + 1) longest = Match{{pos, pos + depth + 1}, first->value};
   }
   return longest;
 }
@@ -102,15 +106,15 @@ Result<AddedTokens> AddedTokens::parse(const Json& json, const TokenizerVocab& v
     TF_ASSIGN_OR_RETURN(AddedToken token, parse_token(item));
     TF_RETURN_IF_ERROR(added.add(std::move(token), vocab, normalizer));
   }
-  added.build_tries();
+  added.build_finders();
   return added;
 }
 
 Status AddedTokens::add(AddedToken token, const TokenizerVocab& vocab, const Normalizer& normalizer) {
   if (token.content.empty()) return Status();
   token.normalized_content = token.normalized ? normalizer.apply(token.content) : token.content;
-  if (std::max(token.content.size(), token.normalized_content.size()) > AddedTokenTrie::kMaxContentBytes) {
-    return unsupported("{}: a token has more than {} bytes", kComponent, AddedTokenTrie::kMaxContentBytes);
+  if (std::max(token.content.size(), token.normalized_content.size()) > AddedTokenFinder::kMaxContentBytes) {
+    return unsupported("{}: a token has more than {} bytes", kComponent, AddedTokenFinder::kMaxContentBytes);
   }
   const std::optional<int32_t> vocab_id = vocab.find(token.content);
   const std::optional<int32_t> present_id = id_of(token.content);
@@ -128,16 +132,16 @@ Status AddedTokens::add(AddedToken token, const TokenizerVocab& vocab, const Nor
   return Status();
 }
 
-void AddedTokens::build_tries() {
+void AddedTokens::build_finders() {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     // Of tokens that look the same after normalization the reference takes any one; here it is the first of
     // the list.
     if (token.normalized_content.empty()) continue;
-    (token.normalized ? normalized_trie_ : raw_trie_).add(token.normalized_content, static_cast<int32_t>(i));
+    (token.normalized ? normalized_ : raw_).add(token.normalized_content, i);
   }
-  raw_trie_.finish();
-  normalized_trie_.finish();
+  raw_.finish();
+  normalized_.finish();
 }
 
 std::optional<int32_t> AddedTokens::id_of(std::string_view content) const {
@@ -154,27 +158,24 @@ bool AddedTokens::is_special_content(std::string_view content) const {
   return special_contents_.contains(std::string(content));
 }
 
-void AddedTokens::split(const AddedTokenTrie& trie, std::string_view text, bool skip_special,
+void AddedTokens::split(const AddedTokenFinder& finder, std::string_view text, bool skip_special,
                         std::vector<AddedTokenSplit>& splits) const {
   size_t done = 0;
   size_t pos = 0;
-  while (!trie.is_empty()) {
-    const std::optional<AddedTokenTrie::Match> match = trie.find(text, pos);
+  size_t white_end = 0;  // of the last run of white space looked at: tokens inside it need not walk it again
+  while (!finder.is_empty()) {
+    const std::optional<AddedTokenFinder::Match> match = finder.find(text, pos);
     if (!match) break;
     pos = match->range.end;
     const AddedToken& token = tokens_[match->value];
     if (skip_special && is_special_content(token.content)) continue;
     TextRange range = match->range;
     if (token.single_word && !stands_alone(text, range)) continue;
-    // White space that the token before has taken stays with that token.
-    while (token.lstrip && range.begin > done && is_white_space_at(text, previous_char(text, range.begin))) {
-      range.begin = previous_char(text, range.begin);
-    }
-    while (token.rstrip && range.end < text.size() && is_white_space_at(text, range.end)) {
-      range.end += utf8_length(text[range.end]);
-    }
+    if (token.lstrip) range.begin = white_begin_before(text, range.begin, done);
+    if (token.rstrip) range.end = white_end = white_end_after(text, range.end, white_end);
     if (done < range.begin) splits.push_back({{done, range.begin}, std::nullopt});
-    splits.push_back({range, token.id});
+    // Empty: the token before has taken all of it.
+    if (range.begin < range.end) splits.push_back({range, token.id});
     done = range.end;
   }
   if (done != text.size()) splits.push_back({{done, text.size()}, std::nullopt});

@@ -38,32 +38,34 @@ struct AddedTokenSplit {
   std::optional<int32_t> id;
 };
 
-/// Finds the longest of many strings at the leftmost place. A trie; strings have at most kMaxContentBytes, so
-/// a search takes at most that many steps per byte.
-class AddedTokenTrie {
+/// Finds the longest of many strings at the leftmost place. The strings are sorted; those that agree with the
+/// text so far are a range that each further byte narrows. Strings have at most kMaxContentBytes, so a search
+/// takes at most that many steps per byte of text.
+class AddedTokenFinder {
  public:
   static constexpr size_t kMaxContentBytes = 1024;
 
-  bool is_empty() const { return nodes_.size() == 1; }
-  /// `value` (0 or more) comes back from find; a string added twice keeps the first.
-  void add(std::string_view text, int32_t value);
-  /// Call once, after the last add.
+  /// `text` is not empty and `value` comes back from find. Of equal strings the first one counts.
+  void add(std::string_view text, size_t value) { strings_.push_back({std::string(text), value}); }
+  /// Call once, after the last add and before the first find.
   void finish();
 
+  bool is_empty() const { return strings_.empty(); }
   struct Match {
     TextRange range;
-    int32_t value;
+    size_t value;
   };
   /// The longest string at the first place from `pos` on where any begins.
   std::optional<Match> find(std::string_view text, size_t pos) const;
 
  private:
-  struct Node {
-    int32_t value = -1;
-    std::vector<std::pair<unsigned char, uint32_t>> children;  // ascending
+  struct String {
+    std::string text;
+    size_t value;
   };
   std::optional<Match> longest_at(std::string_view text, size_t pos) const;
-  std::vector<Node> nodes_ = std::vector<Node>(1);
+
+  std::vector<String> strings_;
   std::array<bool, 256> starts_{};  // bytes that a string begins with
   std::optional<char> only_start_;  // where all begin with the same one
 };
@@ -92,24 +94,24 @@ class AddedTokens {
   /// follow each other, but a token with rstrip may reach into the next. With `skip_special` special tokens
   /// are ordinary text.
   void split_raw(std::string_view text, bool skip_special, std::vector<AddedTokenSplit>& splits) const {
-    split(raw_trie_, text, skip_special, splits);
+    split(raw_, text, skip_special, splits);
   }
   void split_normalized(std::string_view text, bool skip_special,
                         std::vector<AddedTokenSplit>& splits) const {
-    split(normalized_trie_, text, skip_special, splits);
+    split(normalized_, text, skip_special, splits);
   }
 
  private:
   Status add(AddedToken token, const TokenizerVocab& vocab, const Normalizer& normalizer);
-  void build_tries();
-  void split(const AddedTokenTrie& trie, std::string_view text, bool skip_special,
+  void build_finders();
+  void split(const AddedTokenFinder& finder, std::string_view text, bool skip_special,
              std::vector<AddedTokenSplit>& splits) const;
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, int32_t> ids_;  // by content
   std::unordered_map<int32_t, size_t> by_id_;     // index into tokens_
   std::unordered_set<std::string> special_contents_;
-  AddedTokenTrie raw_trie_, normalized_trie_;  // values are indices into tokens_
+  AddedTokenFinder raw_, normalized_;  // values are indices into tokens_
   int32_t next_id_ = 0;
   int32_t id_limit_ = 0;
 };

@@ -169,6 +169,16 @@ TEST(TokenizerHostileTest, AMegabyteOfOneCharacterIsEncodedInOnePiece) {
   EXPECT_EQ((*tokenizer)->decode(ids, false).size(), 1'000'003u + 250'001u);  // Joined with blanks.
 }
 
+TEST(TokenizerHostileTest, TokensInWhiteSpaceThatStripItAllTakeNoQuadraticTime) {
+  const auto tokenizer = Tokenizer::parse(with_members(
+      R"("added_tokens":[{"id":3,"content":" ","single_word":false,"lstrip":true,"rstrip":true,"normalized":false,)"
+      R"("special":false}])"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  // The first blank takes the others along, and as in the reference they are no tokens of their own then.
+  EXPECT_EQ((*tokenizer)->encode("a" + std::string(300'000, ' ') + "b", false),
+            (std::vector<int32_t>{0, 3, 1}));
+}
+
 TEST(TokenizerHostileTest, IdsOutsideTheVocabularyDecodeToNothing) {
   const auto tokenizer = Tokenizer::parse(with_members(""));
   ASSERT_TRUE(tokenizer.ok());

@@ -105,6 +105,16 @@ TEST_F(TokenizerUnicodeTest, EveryCharacterIsLoweredAndStrippedAsTheReferenceDoe
             golden("Strip"));
 }
 
+TEST(NormalizeTest, AMegabyteOfAccentsIsPutInOrderWithoutExchangingNeighbours) {
+  constexpr int kCount = 250'000;
+  std::string text = "a";
+  std::string expected = "\u1ea1";  // a with the first dot below
+  for (int i = 0; i < kCount; ++i) text += "\u0301\u0323";
+  for (int i = 1; i < kCount; ++i) expected += "\u0323";
+  for (int i = 0; i < kCount; ++i) expected += "\u0301";
+  EXPECT_TRUE(make_normalizer(R"({"type":"NFC"})").apply(text) == expected);
+}
+
 TEST(Utf8Test, InvalidPartsBecomeOneReplacementEach) {
   const std::pair<std::string, std::string> cases[] = {
       {"abc", "abc"},
