@@ -61,6 +61,10 @@ constexpr FieldPieces field_pieces(int bits, int step) {
   return pieces;
 }
 
+/// Steps whose fields lie whole in one vector: per vector, and in all. They come first.
+constexpr int whole_steps_per_vector(int bits) { return 16 / bits; }
+constexpr int whole_steps(int bits) { return whole_steps_per_vector(bits) * bits; }
+
 /// 8-bit integers are stored with their top bit inverted: as it is, the byte is then the low half of the bf16 of every
 /// integer from 128 on.
 constexpr uint32_t field_inversion(int bits) { return bits == 8 ? 0x80u : 0u; }

@@ -60,7 +60,13 @@ struct ByteTable {
   }
 };
 
-/// Turns the vectors of a unit into operands of VDPBF16PS. `operand<step>(w)` takes vector w[v] of 16 outputs.
+/// The words of vector `vector` of a unit, for one block of outputs.
+TF_INLINE inline __m512i load_words(const std::byte* unit, int vector, int block) {
+  return _mm512_load_si512(unit + (vector * kBlocks + block) * 64);
+}
+
+/// Turns words into operands of VDPBF16PS. `field<kField>(words)` is the kField-th whole field of a vector's words;
+/// `rest<kStep>(unit, block)` is a step that is put together from several vectors' spare bits.
 template <int kBits>
 class Decoder {
  public:
@@ -69,22 +75,20 @@ class Decoder {
     table_ = _mm512_load_si512(kTable.entry);
   }
 
+  template <int kField>
+  TF_INLINE __m512i field(__m512i words) const {
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(words, kField * kBits), table_);
+  }
+
   template <int kStep>
-  TF_INLINE __m512i operand(const __m512i (&w)[kBits]) const {
-    constexpr FieldPieces kPieces = field_pieces(kBits, kStep);
-    __m512i index;
-    if constexpr (kPieces.size == 1) {
-      constexpr FieldPiece kPiece = kPieces.piece[0];
-      index = _mm512_srli_epi16(w[kPiece.vector], kPiece.bit);
-    } else {
-      // One bit of each vector: bit 15 of vector v becomes bit v.
-      index = _mm512_srli_epi16(w[0], 15);
-      unroll<kBits - 1>([&](auto i) TF_INLINE {
-        constexpr int kBit = i + 1;
-        index = _mm512_ternarylogic_epi32(index, _mm512_srli_epi16(w[kBit], 15 - kBit),
-                                          _mm512_set1_epi16(1 << kBit), 0xf8);  // index | (shifted & mask)
-      });
-    }
+  TF_INLINE __m512i rest(const std::byte* unit, int block) const {
+    // Bit 15 of vector v becomes bit v.
+    __m512i index = _mm512_srli_epi16(load_words(unit, 0, block), 15);
+    unroll<kBits - 1>([&](auto i) TF_INLINE {
+      constexpr int kBit = i + 1;
+      const __m512i bit = _mm512_srli_epi16(load_words(unit, kBit, block), 15 - kBit);
+      index = _mm512_ternarylogic_epi32(index, bit, _mm512_set1_epi16(1 << kBit), 0xf8);  // index | (bit & mask)
+    });
     return _mm512_permutexvar_epi16(index, table_);
   }
 
@@ -101,15 +105,18 @@ class Decoder<6> {
     high_ = _mm512_load_si512(kTable.entry + 32);
   }
 
+  template <int kField>
+  TF_INLINE __m512i field(__m512i words) const {
+    return _mm512_permutex2var_epi16(low_, _mm512_srli_epi16(words, kField * 6), high_);
+  }
+
   template <int kStep>
-  TF_INLINE __m512i operand(const __m512i (&w)[6]) const {
+  TF_INLINE __m512i rest(const std::byte* unit, int block) const {
     constexpr FieldPieces kPieces = field_pieces(6, kStep);
-    __m512i index = _mm512_srli_epi16(w[kPieces.piece[0].vector], kPieces.piece[0].bit);
-    if constexpr (kPieces.size == 2) {
-      constexpr FieldPiece kHigh = kPieces.piece[1];
-      index = _mm512_ternarylogic_epi32(index, _mm512_srli_epi16(w[kHigh.vector], kHigh.bit - 4),
-                                        _mm512_set1_epi16(0x30), 0xf8);
-    }
+    constexpr FieldPiece kLow = kPieces.piece[0], kHigh = kPieces.piece[1];
+    const __m512i low = _mm512_srli_epi16(load_words(unit, kLow.vector, block), kLow.bit);
+    const __m512i high = _mm512_srli_epi16(load_words(unit, kHigh.vector, block), kHigh.bit - kLow.count);
+    const __m512i index = _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi16(0x30), 0xf8);  // low | (high & mask)
     return _mm512_permutex2var_epi16(low_, index, high_);
   }
 
@@ -130,15 +137,15 @@ class Decoder<8> {
     high1_ = _mm512_load_si512(kTable.high + 64);
   }
 
-  /// A vector holds two steps whose bytes alternate; they are decoded together and merged by VPSHUFB.
-  template <int kStep>
-  TF_INLINE __m512i operand(const __m512i (&w)[8]) const {
-    const __m512i bytes = w[kStep / 2];
+  /// A vector holds two steps whose bytes alternate: decoded together (once: the compiler sees the same expressions)
+  /// and merged by VPSHUFB.
+  template <int kField>
+  TF_INLINE __m512i field(__m512i bytes) const {
     const __mmask64 is_small = _mm512_movepi8_mask(bytes);
     const __m512i low = _mm512_mask2_permutex2var_epi8(low0_, bytes, is_small, low1_);
     const __m512i high = _mm512_mask_blend_epi8(is_small, _mm512_set1_epi8(0x43),
                                                 _mm512_permutex2var_epi8(high0_, bytes, high1_));
-    if constexpr (kStep % 2 == 0) {
+    if constexpr (kField == 0) {
       return _mm512_mask_shuffle_epi8(low, 0xaaaaaaaaaaaaaaaaull, high, from_even());
     } else {
       return _mm512_mask_shuffle_epi8(high, 0x5555555555555555ull, low, from_odd());
@@ -157,173 +164,189 @@ TF_INLINE inline __m512 step(__m512 acc, __m512i x, __m512i w) {
   return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)w);
 }
 
-/// Scales or biases of 16 outputs.
-template <DType kDType>
-TF_INLINE inline __m512 load_scales(const std::byte* scales, int block) {
-  if constexpr (kDType == DType::kF32) {
-    return _mm512_load_ps(reinterpret_cast<const float*>(scales) + 16 * block);
-  } else {
-    const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(scales) + block);
-    if constexpr (kDType == DType::kF16) return _mm512_cvtph_ps(halves);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+/// Scales or biases of 16 outputs. The branch is the same for a whole matrix.
+TF_INLINE inline __m512 load_scales(DType dtype, const std::byte* scales, int block) {
+  if (dtype == DType::kF32) return _mm512_load_ps(reinterpret_cast<const float*>(scales) + 16 * block);
+  const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(scales) + block);
+  if (dtype == DType::kF16) return _mm512_cvtph_ps(halves);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/// Sums of kRows rows and two blocks of outputs.
+template <int kRows>
+struct Sums {
+  __m512 at[kRows][kBlocks];
+
+  TF_INLINE void clear() {
+    unroll<kRows>([&](auto r) TF_INLINE {
+      unroll<kBlocks>([&](auto c) TF_INLINE { at[r][c] = _mm512_setzero_ps(); });
+    });
   }
-}
+};
 
-/// The sum of eight segments of 16 outputs.
-inline __m512 tree(const __m512 (&s)[kSegments]) {
-  return _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])),
-                       _mm512_add_ps(_mm512_add_ps(s[4], s[5]), _mm512_add_ps(s[6], s[7])));
-}
+/// x of kRows rows, moving along the columns. Rows are reached from every fourth one by the multiples that an address
+/// can hold, so that eight rows take few registers.
+template <int kRows>
+class Rows {
+ public:
+  Rows(const std::byte* x, int64_t stride) : stride_(stride) {
+    for (int q = 0; q < kQuads; ++q) quads_[q] = x + 4 * q * stride;
+  }
+  TF_INLINE void advance(int64_t steps) {
+    for (int q = 0; q < kQuads; ++q) quads_[q] += 4 * steps;
+  }
+  /// The columns of step `step` of row kRow, in every lane.
+  template <int kRow>
+  TF_INLINE __m512i pair(int step) const {
+    const std::byte* row = quads_[kRow / 4] + kRow % 4 * stride_;
+    return _mm512_set1_epi32(reinterpret_cast<const int32_t*>(row)[step]);
+  }
 
-/// d += x.q over one unit for both blocks.
-template <int kBits>
-TF_INLINE inline void unit_dot(__m512 (&d)[kBlocks], const Decoder<kBits>& decoder,
-                                            const std::byte* unit, const int32_t* x) {
-  __m512i w[kBlocks][kBits];
-  unroll<kBits>([&](auto v) TF_INLINE {
-    unroll<kBlocks>([&](auto c) TF_INLINE { w[c][v] = _mm512_load_si512(unit + (v * kBlocks + c) * 64); });
+ private:
+  static constexpr int kQuads = (kRows + 3) / 4;
+  const std::byte* quads_[kQuads];
+  int64_t stride_;
+};
+
+/// sums += x.w for one step: w0 and w1 are the two blocks' weights.
+template <int kRows>
+TF_INLINE inline void add_step(Sums<kRows>& sums, const Rows<kRows>& rows, int step_idx, __m512i w0, __m512i w1) {
+  unroll<kRows>([&](auto r) TF_INLINE {
+    const __m512i pair = rows.template pair<r>(step_idx);
+    sums.at[r][0] = step(sums.at[r][0], pair, w0);
+    sums.at[r][1] = step(sums.at[r][1], pair, w1);
   });
-  unroll<kUnitSteps>([&](auto s) TF_INLINE {
-    const __m512i pair = _mm512_set1_epi32(x[s]);
-    unroll<kBlocks>([&](auto c) TF_INLINE { d[c] = step(d[c], pair, decoder.template operand<s>(w[c])); });
-  });
 }
 
-template <int kBits, DType kDType>
-void affine_row(const RowArgs& args) {
-  constexpr int64_t kScaleBytes = kPanelOutputs * (kDType == DType::kF32 ? 4 : 2);
+/// The segments' sums and their tree. In memory: eight rows' are 8 KB, written once per segment.
+template <int kRows>
+class Segments {
+ public:
+  TF_INLINE void push(const Sums<kRows>& sums) { sums_[count_++] = sums; }
+
+  void store_tree(float* out) {
+    while (count_ < kSegments) sums_[count_++].clear();
+#pragma GCC unroll 1
+    for (int r = 0; r < kRows; ++r) {
+      for (int c = 0; c < kBlocks; ++c) {
+        const auto s = [&](int i) TF_INLINE { return sums_[i].at[r][c]; };
+        const __m512 low = _mm512_add_ps(_mm512_add_ps(s(0), s(1)), _mm512_add_ps(s(2), s(3)));
+        const __m512 high = _mm512_add_ps(_mm512_add_ps(s(4), s(5)), _mm512_add_ps(s(6), s(7)));
+        _mm512_store_ps(out + r * kPanelOutputs + 16 * c, _mm512_add_ps(low, high));
+      }
+    }
+  }
+
+ private:
+  Sums<kRows> sums_[kSegments];
+  int count_ = 0;
+};
+
+/// d += x.q over a unit. A loop over vectors, not unrolled: with a kernel per width and number of rows, code would
+/// outgrow what a loop of 8 to 200 instructions gains by it.
+template <int kBits, int kRows>
+TF_INLINE inline void add_unit(Sums<kRows>& d, const Decoder<kBits>& decoder, Rows<kRows>& rows,
+                               const std::byte* unit) {
+  constexpr int kFields = whole_steps_per_vector(kBits);
+#pragma GCC unroll 1
+  for (int v = 0; v < kBits; ++v) {
+    const __m512i w0 = load_words(unit, v, 0), w1 = load_words(unit, v, 1);
+    unroll<kFields>([&](auto f) TF_INLINE {
+      add_step(d, rows, f, decoder.template field<f>(w0), decoder.template field<f>(w1));
+    });
+    rows.advance(kFields);
+  }
+  constexpr int kRest = kUnitSteps - whole_steps(kBits);
+  unroll<kRest>([&](auto i) TF_INLINE {
+    constexpr int kStep = whole_steps(kBits) + i;
+    add_step(d, rows, i, decoder.template rest<kStep>(unit, 0), decoder.template rest<kStep>(unit, 1));
+  });
+  rows.advance(kRest);
+}
+
+template <int kBits, int kRows>
+void affine_panel(const PanelArgs& args) {
   constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
   const Decoder<kBits> decoder;
+  const DType dtype = args.shape.scale_dtype;
+  const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
   const std::byte* p = args.panel;
-  const auto* x = static_cast<const int32_t*>(args.x);
-  const int64_t groups = args.shape.num_groups, units = args.shape.units_per_group;
-  __m512 sums[kBlocks][kSegments];
-  unroll<kSegments>([&](auto s) TF_INLINE {
-    unroll<kBlocks>([&](auto c) TF_INLINE { sums[c][s] = _mm512_setzero_ps(); });
-  });
-  int64_t g = 0;
-  for (int segment = 0; g < groups; ++segment) {
-    __m512 acc[kBlocks] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    const int64_t end = g + args.shape.segment_groups < groups ? g + args.shape.segment_groups : groups;
-    for (; g < end; ++g) {
+  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Segments<kRows> segments;
+  int64_t column = 0, group = 0;
+  while (column < args.shape.columns) {
+    const int64_t segment_end = column + args.shape.segment_columns;
+    const int64_t end = segment_end < args.shape.columns ? segment_end : args.shape.columns;
+    Sums<kRows> acc;
+    acc.clear();
+    for (; column < end; ++group) {
       const std::byte* scales = p;
-      p += 2 * kScaleBytes;
-      __m512 d[kBlocks] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-      for (int64_t u = 0; u < units; ++u) {
-        unit_dot<kBits>(d, decoder, p, x);
+      p += 2 * scale_bytes;
+      Sums<kRows> d;
+      d.clear();
+      for (const int64_t group_end = column + args.shape.group_columns; column < group_end; column += kUnitColumns) {
+        add_unit<kBits>(d, decoder, rows, p);
         p += kUnitBytes;
-        x += kUnitSteps;
       }
-      const __m512 xs = _mm512_set1_ps(args.group_sums[g]);
       unroll<kBlocks>([&](auto c) TF_INLINE {
-        acc[c] = _mm512_fmadd_ps(load_scales<kDType>(scales + kScaleBytes, c), xs, acc[c]);
-        acc[c] = _mm512_fmadd_ps(load_scales<kDType>(scales, c), d[c], acc[c]);
+        const __m512 scale = load_scales(dtype, scales, c), bias = load_scales(dtype, scales + scale_bytes, c);
+        unroll<kRows>([&](auto r) TF_INLINE {
+          const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group]);
+          acc.at[r][c] = _mm512_fmadd_ps(scale, d.at[r][c], _mm512_fmadd_ps(bias, xs, acc.at[r][c]));
+        });
       });
     }
-    unroll<kBlocks>([&](auto c) TF_INLINE { sums[c][segment] = acc[c]; });
+    segments.push(acc);
   }
-  unroll<kBlocks>([&](auto c) TF_INLINE { _mm512_store_ps(args.sums + 16 * c, tree(sums[c])); });
+  segments.store_tree(args.sums);
 }
+
+template <int kRows>
+void bf16_panel(const PanelArgs& args) {
+  const std::byte* p = args.panel;
+  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Segments<kRows> segments;
+  int64_t column = 0;
+  while (column < args.shape.columns) {
+    const int64_t segment_end = column + args.shape.segment_columns;
+    const int64_t end = segment_end < args.shape.columns ? segment_end : args.shape.columns;
+    Sums<kRows> acc;
+    acc.clear();
+    for (; column < end; column += 2, p += 2 * 64) {
+      add_step(acc, rows, 0, _mm512_load_si512(p), _mm512_load_si512(p + 64));
+      rows.advance(1);
+    }
+    segments.push(acc);
+  }
+  segments.store_tree(args.sums);
+}
+
+/// 16 sums of 32 registers, more than VDPBF16PS's latency of 6 needs at two a cycle. A segment's running sums, read
+/// and written once per group, lie partly in memory; with more rows the compiler moves the sums themselves in and out
+/// (measured on Zen 5, 4 bits: 8 rows 260 GMAC/s on one core, 12 rows 220).
+constexpr int kMaxRows = 8;
 
 template <int kBits>
-void decode_affine(const DecodedTile& tile, const std::byte* p, int64_t num_groups, const PanelShape& shape) {
-  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
-  const Decoder<kBits> decoder;
-  const int64_t scale_bytes = shape.chunk_bytes - shape.units_per_group * kUnitBytes;
-  std::byte* out = tile.weights;
-  for (int64_t g = 0; g < num_groups; ++g) {
-    p += scale_bytes;
-    for (int64_t u = 0; u < shape.units_per_group; ++u, p += kUnitBytes, out += kUnitSteps * kBlocks * 64) {
-      unroll<kBlocks>([&](auto c) TF_INLINE {
-        __m512i w[kBits];
-        unroll<kBits>([&](auto v) TF_INLINE { w[v] = _mm512_load_si512(p + (v * kBlocks + c) * 64); });
-        unroll<kUnitSteps>([&](auto s) TF_INLINE {
-          _mm512_store_si512(out + (s * kBlocks + c) * 64, decoder.template operand<s>(w));
-        });
-      });
-    }
-  }
-}
-
-template <DType kDType>
-void decode_scales(const DecodedTile& tile, const std::byte* p, int64_t num_groups, const PanelShape& shape) {
-  constexpr int64_t kScaleBytes = kPanelOutputs * (kDType == DType::kF32 ? 4 : 2);
-  for (int64_t g = 0; g < num_groups; ++g, p += shape.chunk_bytes) {
-    unroll<kBlocks>([&](auto c) TF_INLINE {
-      _mm512_store_ps(tile.scales + g * kPanelOutputs + 16 * c, load_scales<kDType>(p, c));
-      _mm512_store_ps(tile.biases + g * kPanelOutputs + 16 * c, load_scales<kDType>(p + kScaleBytes, c));
-    });
-  }
-}
-
-template <int kBits, DType kDType>
-void decode(const DecodedTile& tile, const std::byte* p, int64_t num_groups, const PanelShape& shape) {
-  decode_scales<kDType>(tile, p, num_groups, shape);
-  decode_affine<kBits>(tile, p, num_groups, shape);
-}
-
-/// Address of row kRow: rows are reached from every fourth one, so that few registers hold addresses.
-template <int kRow>
-TF_INLINE inline const std::byte* row_address(const std::byte* const* quads, int64_t stride) {
-  return quads[kRow / 4] + kRow % 4 * stride;
-}
-
-/// kRows rows times a tile. Two broadcast columns of x meet two registers of weights: with 12 rows that is 24
-/// independent sums, enough for VDPBF16PS's latency of 6 at two a cycle, and 14 loads.
-template <int kRows, bool kIsAffine>
-void tile_rows(const TileArgs& args) {
-  constexpr int kQuads = (kRows + 3) / 4;
-  const std::byte* quads[kQuads];
-  for (int q = 0; q < kQuads; ++q) quads[q] = args.x + 4 * q * args.x_stride_bytes;
-  const int64_t stride = args.x_stride_bytes;
-  const std::byte* w = args.weights;
-  for (int64_t g = 0; g < args.num_groups; ++g) {
-    __m512 d[kRows][kBlocks];
-    unroll<kRows>([&](auto r) TF_INLINE {
-      unroll<kBlocks>([&](auto c) TF_INLINE {
-        d[r][c] = kIsAffine ? _mm512_setzero_ps() : _mm512_load_ps(args.acc + r * kPanelOutputs + 16 * c);
-      });
-    });
-    for (int64_t s = 0; s < args.steps_per_group; ++s, w += kBlocks * 64) {
-      const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
-      unroll<kRows>([&](auto r) TF_INLINE {
-        const __m512i pair =
-            _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(row_address<r>(quads, stride)));
-        d[r][0] = step(d[r][0], pair, w0);
-        d[r][1] = step(d[r][1], pair, w1);
-      });
-      for (int q = 0; q < kQuads; ++q) quads[q] += 4;
-    }
-    unroll<kRows>([&](auto r) TF_INLINE {
-      float* acc = args.acc + r * kPanelOutputs;
-      if constexpr (kIsAffine) {
-        const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + g]);
-        unroll<kBlocks>([&](auto c) TF_INLINE {
-          const __m512 scale = _mm512_load_ps(args.scales + g * kPanelOutputs + 16 * c);
-          const __m512 bias = _mm512_load_ps(args.biases + g * kPanelOutputs + 16 * c);
-          d[r][c] = _mm512_fmadd_ps(scale, d[r][c], _mm512_fmadd_ps(bias, xs, _mm512_load_ps(acc + 16 * c)));
-        });
-      }
-      unroll<kBlocks>([&](auto c) TF_INLINE { _mm512_store_ps(acc + 16 * c, d[r][c]); });
-    });
-  }
-}
-
-constexpr int kMaxTileRows = 12;
-
-template <bool kIsAffine>
-void tile(const TileArgs& args) {
+void affine_rows(const PanelArgs& args) {
   [&]<int... R>(std::integer_sequence<int, R...>) {
-    static constexpr TileKernel kByRows[] = {tile_rows<R + 1, kIsAffine>...};
+    static constexpr PanelKernel kByRows[] = {affine_panel<kBits, R + 1>...};
     kByRows[args.num_rows - 1](args);
   }
-  (std::make_integer_sequence<int, kMaxTileRows>{});
+  (std::make_integer_sequence<int, kMaxRows>{});
 }
 
-/// Lanes run over groups: column pair s of 16 groups is gathered, and multiplied by a pair of ones.
-void group_sums(float* sums, const void* x, int64_t num_groups, int64_t units_per_group) {
+void bf16_rows(const PanelArgs& args) {
+  [&]<int... R>(std::integer_sequence<int, R...>) {
+    static constexpr PanelKernel kByRows[] = {bf16_panel<R + 1>...};
+    kByRows[args.num_rows - 1](args);
+  }
+  (std::make_integer_sequence<int, kMaxRows>{});
+}
+
+/// Lanes run over groups: step s of 16 groups is gathered, and multiplied by a pair of ones.
+void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_columns) {
   const __m512i ones = _mm512_set1_epi32(0x3f803f80);
-  const int words = static_cast<int>(units_per_group) * kUnitSteps;
+  const int words = static_cast<int>(group_columns / 2);
   const __m512i offsets = _mm512_mullo_epi32(
       _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(words));
   const auto* row = static_cast<const int32_t*>(x);
@@ -339,41 +362,25 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t units_pe
   }
 }
 
-template <int kBits>
-LinearKernels affine_kernels(DType dtype) {
-  LinearKernels kernels{.x_dtype = DType::kBF16, .tile = tile<true>, .group_sums = group_sums,
-                        .max_tile_rows = kMaxTileRows};
-  switch (dtype) {
-    case DType::kBF16:
-      kernels.row = affine_row<kBits, DType::kBF16>;
-      kernels.decode = decode<kBits, DType::kBF16>;
-      break;
-    case DType::kF16:
-      kernels.row = affine_row<kBits, DType::kF16>;
-      kernels.decode = decode<kBits, DType::kF16>;
-      break;
-    default:
-      kernels.row = affine_row<kBits, DType::kF32>;
-      kernels.decode = decode<kBits, DType::kF32>;
-      break;
+PanelKernel affine_kernel(int bits) {
+  switch (bits) {
+    case 2: return affine_rows<2>;
+    case 3: return affine_rows<3>;
+    case 4: return affine_rows<4>;
+    case 5: return affine_rows<5>;
+    case 6: return affine_rows<6>;
+    default: return affine_rows<8>;
   }
-  return kernels;
 }
 
 }  // namespace
 
 LinearKernels linear_kernels_avx512bf16(const LinearSpec& spec) {
-  if (spec.format == WeightFormat::kFloat) {
-    return {.x_dtype = DType::kBF16, .tile = tile<false>, .max_tile_rows = kMaxTileRows};
-  }
-  switch (spec.bits) {
-    case 2: return affine_kernels<2>(spec.dtype);
-    case 3: return affine_kernels<3>(spec.dtype);
-    case 4: return affine_kernels<4>(spec.dtype);
-    case 5: return affine_kernels<5>(spec.dtype);
-    case 6: return affine_kernels<6>(spec.dtype);
-    default: return affine_kernels<8>(spec.dtype);
-  }
+  const bool is_affine = spec.format == WeightFormat::kAffine;
+  return {.x_dtype = DType::kBF16,
+          .panel = is_affine ? affine_kernel(spec.bits) : bf16_rows,
+          .max_rows = kMaxRows,
+          .group_sums = group_sums};
 }
 
 }  // namespace tensorfold::cpu

@@ -49,12 +49,6 @@ void finish(const FinishArgs& args) {
   }
 }
 
-void add(float* HWY_RESTRICT sums, const float* HWY_RESTRICT more, int64_t n) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kLanes = hn::MaxLanes(d);
-  for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Add(hn::Load(d, sums + i), hn::Load(d, more + i)), d, sums + i);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace tensorfold::cpu
 HWY_AFTER_NAMESPACE();
@@ -63,7 +57,6 @@ HWY_AFTER_NAMESPACE();
 namespace tensorfold::cpu {
 
 FinishKernel finish_kernel(CpuIsa isa) { return TF_ISA_FUNCTION(isa, finish); }
-AddKernel add_kernel(CpuIsa isa) { return TF_ISA_FUNCTION(isa, add); }
 
 }  // namespace tensorfold::cpu
 #endif

@@ -23,8 +23,4 @@ using FinishKernel = void (*)(const FinishArgs&);
 /// Writes one row of a panel.
 FinishKernel finish_kernel(CpuIsa isa);
 
-/// sums[i] += more[i]; n a multiple of 32, both aligned to 64: a step of the tree of segments.
-using AddKernel = void (*)(float* sums, const float* more, int64_t n);
-AddKernel add_kernel(CpuIsa isa);
-
 }  // namespace tensorfold::cpu

@@ -1,11 +1,11 @@
 // The inner kernels of linear() and what they are given: one panel of 32 outputs (linear_layout.h) against one row or
-// a few. linear.cc owns the loops around them, threads and memory. Plain data only: the kernel files are compiled for
-// instruction sets that the rest of the program may not use.
+// a few, from packed weights to finished sums. linear.cc owns the loops around them, threads and memory. Plain data
+// only: the kernel files are compiled for instruction sets that the rest of the program may not use.
 //
-// There are two kinds. A *row* kernel takes one row and reads packed weights straight into registers: decoding one
-// token is bound by memory, and whatever a byte costs beyond its load must stay below that. The *tile* kernels take
-// several rows: weights are decoded once into a tile that fits the L1 cache and are multiplied by every row. Both
-// compute the same steps in the same order, so which one runs changes no bit.
+// A kernel decodes weights in registers and multiplies them by all its rows at once. Nothing is decoded into memory:
+// vector units can look up and shift while their multipliers work, and packed weights are the least that can be
+// read, from memory for one row and from L1 or L2 for every eight rows of a prompt. How many rows share a step changes
+// no bit.
 #pragma once
 
 #include <cstddef>
@@ -18,58 +18,37 @@ namespace tensorfold::cpu {
 
 /// Sizes of one packed panel, from LinearLayout.
 struct PanelShape {
-  int64_t num_groups = 0;       ///< 0 where weights are floats, as the next two.
-  int64_t segment_groups = 0;   ///< Of the full segments.
-  int64_t units_per_group = 0;  ///< Of 32 columns.
-  int64_t chunk_bytes = 0;      ///< One group, or one pair of columns.
+  int64_t columns = 0;            ///< Padded to whole steps.
+  int64_t segment_columns = 0;    ///< Of the full segments.
+  int64_t group_columns = 0;      ///< 0 where weights are floats.
+  DType scale_dtype = DType::kF32;  ///< bf16, f16 or f32; of scales and biases.
 };
 
-/// One row times one panel of affine weights.
-struct RowArgs {
+/// The most rows that any kernel takes at once.
+inline constexpr int kMaxKernelRows = 8;
+
+/// Rows times one panel.
+struct PanelArgs {
   const std::byte* panel = nullptr;
   PanelShape shape;
-  const void* x = nullptr;            ///< The row, of LinearKernels::x_dtype.
-  const float* group_sums = nullptr;  ///< [num_groups]
-  float* sums = nullptr;              ///< [32], aligned to 64; out: the tree of the eight segments.
-};
-using RowKernel = void (*)(const RowArgs&);
-
-/// Some rows times a decoded tile. bf16 tiles are [steps][32] words of two columns, f32 tiles [2*steps][32].
-struct TileArgs {
-  const std::byte* weights = nullptr;
-  const float* scales = nullptr;  ///< [num_groups][32]; null where weights are floats, and then num_groups is 1.
-  const float* biases = nullptr;  ///< [num_groups][32]
-  int64_t num_groups = 0;
-  int64_t steps_per_group = 0;
-  const std::byte* x = nullptr;  ///< Row 0 at the tile's first column.
+  const std::byte* x = nullptr;  ///< Row 0: [columns] of LinearKernels::x_dtype.
   int64_t x_stride_bytes = 0;
-  const float* group_sums = nullptr;  ///< Row 0 at the tile's first group.
+  const float* group_sums = nullptr;  ///< Row 0: [groups]; null where weights are floats.
   int64_t group_sums_stride = 0;
-  float* acc = nullptr;  ///< [num_rows][32], aligned to 64: the running sums of a segment.
-  int num_rows = 0;      ///< 1 .. LinearKernels::max_tile_rows
+  float* sums = nullptr;  ///< [num_rows][32], aligned to 64; out: the tree of the eight segments.
+  int num_rows = 0;       ///< 1 .. LinearKernels::max_rows
 };
-using TileKernel = void (*)(const TileArgs&);
-
-/// Where decoded weights go.
-struct DecodedTile {
-  std::byte* weights = nullptr;
-  float* scales = nullptr;
-  float* biases = nullptr;
-};
-/// Decodes `num_chunks` chunks of a panel.
-using DecodeKernel = void (*)(const DecodedTile&, const std::byte* chunks, int64_t num_chunks, const PanelShape&);
+using PanelKernel = void (*)(const PanelArgs&);
 
 /// Group sums of one row: sums[g] = sum of x over group g, in the order of arithmetic.md.
-using GroupSumsKernel = void (*)(float* sums, const void* x, int64_t num_groups, int64_t units_per_group);
+using GroupSumsKernel = void (*)(float* sums, const void* x, int64_t num_groups, int64_t group_columns);
 
 /// Everything linear() needs for weights of one spec and activations of one dtype.
 struct LinearKernels {
-  DType x_dtype = DType::kF32;  ///< What `row`, `tile` and `group_sums` read x as.
-  RowKernel row = nullptr;      ///< Null: one row goes through `tile` too.
-  DecodeKernel decode = nullptr;  ///< Null: the packed bytes are a tile as they are.
-  TileKernel tile = nullptr;
+  DType x_dtype = DType::kF32;  ///< What the kernels read x as.
+  PanelKernel panel = nullptr;
+  int max_rows = 1;  ///< Of one call of `panel`; more do not fit the registers.
   GroupSumsKernel group_sums = nullptr;
-  int max_tile_rows = 1;
 };
 
 /// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine or bf16 weights, and

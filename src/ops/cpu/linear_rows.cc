@@ -6,13 +6,12 @@
 
 #include "base/bf16.h"
 #include "ops/cpu/split.h"
-#include "ops/linear_layout.h"
 
 namespace tensorfold::cpu {
 namespace {
 
-/// Rows that lie a multiple of this apart compete for the same sets of the L1 cache, and a tile kernel reads a dozen
-/// at once.
+/// Rows that lie a multiple of this apart compete for the same sets of the L1 cache, and a kernel reads eight at
+/// once.
 constexpr int64_t kBadStrideBytes = 1024;
 
 /// Bytes between copied rows: whole lines, and an odd number of them.
@@ -52,16 +51,16 @@ const PreparedRows& LinearRows::rows(DType dtype) {
   return rows;
 }
 
-const RowSums& LinearRows::sums(DType dtype, GroupSumsKernel kernel, int64_t units_per_group) {
-  RowSums& result = sums_[(dtype == DType::kBF16 ? 0 : 3) + units_per_group / 2];
+const RowSums& LinearRows::sums(DType dtype, GroupSumsKernel kernel, int64_t group_columns) {
+  RowSums& result = sums_[(dtype == DType::kBF16 ? 0 : 3) + group_columns / 64];
   if (result.sums != nullptr) return result;
-  const int64_t num_groups = x_.dim(1) / (units_per_group * kUnitColumns);
+  const int64_t num_groups = x_.dim(1) / group_columns;
   float* sums = cpu_.workspace.take<float>(x_.num_rows() * num_groups);
   const PreparedRows& prepared = rows(dtype);
   for_row_blocks(cpu_.pool, x_.num_rows(), x_.dim(1), [&](int64_t t) {
-    kernel(sums + t * num_groups, prepared.x + t * prepared.stride_bytes, num_groups, units_per_group);
+    kernel(sums + t * num_groups, prepared.x + t * prepared.stride_bytes, num_groups, group_columns);
   });
-  result = {kernel, units_per_group, num_groups, sums};
+  result = {num_groups, sums};
   return result;
 }
 

@@ -4,16 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "ops/cpu/cpu_context.h"
 #include "ops/cpu/linear_kernels.h"
 
 namespace tensorfold::cpu {
 
+/// Group sums of all rows.
 struct RowSums {
-  GroupSumsKernel kernel = nullptr;
-  int64_t units_per_group = 0;
   int64_t num_groups = 0;
   const float* sums = nullptr;  ///< [T][num_groups]
 };
@@ -33,7 +31,7 @@ class LinearRows {
   /// The rows in `dtype`: bf16 only if x is; f32 always.
   const PreparedRows& rows(DType dtype);
   /// Sums of the groups of those rows.
-  const RowSums& sums(DType dtype, GroupSumsKernel kernel, int64_t units_per_group);
+  const RowSums& sums(DType dtype, GroupSumsKernel kernel, int64_t group_columns);
 
  private:
   PreparedRows copy(DType dtype);
@@ -41,7 +39,7 @@ class LinearRows {
   CpuContext& cpu_;
   View x_;
   PreparedRows rows_[2];  ///< bf16, f32; x == nullptr: not made yet.
-  RowSums sums_[6];       ///< By dtype and units_per_group 1, 2, 4.
+  RowSums sums_[6];       ///< By dtype and group of 32, 64 or 128 columns.
 };
 
 }  // namespace tensorfold::cpu

@@ -3,6 +3,9 @@
 //
 // An integer is cut out of its word by shift and mask and converted: with the multiply-add that is four instructions
 // for a register of weights, so AVX2 is bound by computing, not by memory.
+#include <type_traits>
+#include <utility>
+
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,110 +21,208 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-template <int kBits, DType kDType>
-void affine_row(const RowArgs& args) {
-  constexpr int64_t kScaleBytes = kPanelOutputs * scale_size(kDType);
-  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
-  const D d;
-  const std::byte* p = args.panel;
-  const auto* x = static_cast<const float*>(args.x);
-  const int64_t groups = args.shape.num_groups;
-  HWY_ALIGN float sums[kSegments][kPanelOutputs] = {};
-  int64_t g = 0;
-  for (int segment = 0; g < groups; ++segment) {
-    const int64_t end = HWY_MIN(g + args.shape.segment_groups, groups);
-    V acc[kVectors];
-    unroll<kVectors>([&](auto c) TF_INLINE { acc[c] = hn::Zero(d); });
-    for (; g < end; ++g) {
-      const std::byte* scales = p;
-      p += 2 * kScaleBytes;
-      V dot[kVectors];
-      unroll<kVectors>([&](auto c) TF_INLINE { dot[c] = hn::Zero(d); });
-      for (int64_t u = 0; u < args.shape.units_per_group; ++u, p += kUnitBytes, x += kUnitColumns) {
-        unroll<kUnitSteps>([&](auto s) TF_INLINE {
-          const V x0 = hn::Set(d, x[2 * s]), x1 = hn::Set(d, x[2 * s + 1]);
-          unroll<kVectors>([&](auto c) TF_INLINE {
-            dot[c] = hn::MulAdd(x1, integers<kBits, 2 * s + 1>(p, c), dot[c]);
-            dot[c] = hn::MulAdd(x0, integers<kBits, 2 * s>(p, c), dot[c]);
-          });
-        });
-      }
-      const V xs = hn::Set(d, args.group_sums[g]);
-      unroll<kVectors>([&](auto c) TF_INLINE {
-        acc[c] = hn::MulAdd(load_scales<kDType>(scales + kScaleBytes, c), xs, acc[c]);
-        acc[c] = hn::MulAdd(load_scales<kDType>(scales, c), dot[c], acc[c]);
-      });
-    }
-    unroll<kVectors>([&](auto c) TF_INLINE { hn::Store(acc[c], d, sums[segment] + c * kLanes); });
+/// Sums of kRows rows and kVectors registers of outputs.
+template <int kRows, int kVectors>
+struct Sums {
+  V at[kRows][kVectors];
+
+  TF_INLINE void clear() {
+    unroll<kRows>([&](auto r) TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
   }
-  unroll<kVectors>([&](auto c) TF_INLINE {
-    const auto s = [&](int i) TF_INLINE { return hn::Load(d, sums[i] + c * kLanes); };
-    const V low = hn::Add(hn::Add(s(0), s(1)), hn::Add(s(2), s(3)));
-    const V high = hn::Add(hn::Add(s(4), s(5)), hn::Add(s(6), s(7)));
-    hn::Store(hn::Add(low, high), d, args.sums + c * kLanes);
+};
+
+/// x of kRows rows, moving along the columns.
+template <int kRows>
+class Rows {
+ public:
+  Rows(const std::byte* x, int64_t stride_bytes) {
+    for (int r = 0; r < kRows; ++r) rows_[r] = reinterpret_cast<const float*>(x + r * stride_bytes);
+  }
+  TF_INLINE void advance(int64_t columns) {
+    for (int r = 0; r < kRows; ++r) rows_[r] += columns;
+  }
+  template <int kRow>
+  TF_INLINE V column(int column) const {
+    return hn::Set(D(), rows_[kRow][column]);
+  }
+
+ private:
+  const float* rows_[kRows];
+};
+
+/// sums += x.w for one column; weight(c) gives register c's weights.
+template <int kRows, int kVectors, class Weight>
+TF_INLINE inline void add_column(Sums<kRows, kVectors>& sums, const Rows<kRows>& rows, int column,
+                                 const Weight& weight) {
+  V w[kVectors];
+  unroll<kVectors>([&](auto c) TF_INLINE { w[c] = weight(c); });
+  unroll<kRows>([&](auto r) TF_INLINE {
+    const V x = rows.template column<r>(column);
+    unroll<kVectors>([&](auto c) TF_INLINE { sums.at[r][c] = hn::MulAdd(x, w[c], sums.at[r][c]); });
   });
 }
 
-/// kRows rows times a tile: kRows * kVectors independent sums, which with the operands must fit the registers.
-template <int kRows, bool kIsAffine>
-void tile_rows(const TileArgs& args) {
-  const D d;
-  const auto* w = reinterpret_cast<const float*>(args.weights);
-  const float* x[kRows];
-  for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float*>(args.x + r * args.x_stride_bytes);
-  int64_t k = 0;
-  for (int64_t g = 0; g < args.num_groups; ++g) {
-    V sum[kRows][kVectors];
-    unroll<kRows>([&](auto r) TF_INLINE {
-      unroll<kVectors>([&](auto c) TF_INLINE {
-        sum[r][c] = kIsAffine ? hn::Zero(d) : hn::Load(d, args.acc + r * kPanelOutputs + c * kLanes);
-      });
-    });
-    for (int64_t s = 0; s < args.steps_per_group; ++s, k += 2, w += 2 * kPanelOutputs) {
-      // The odd column first: that is the order of the step.
-      for (const int column : {1, 0}) {
-        V xk[kRows];
-        unroll<kRows>([&](auto r) TF_INLINE { xk[r] = hn::Set(d, x[r][k + column]); });
-        unroll<kVectors>([&](auto c) TF_INLINE {
-          const V wk = hn::Load(d, w + column * kPanelOutputs + c * kLanes);
-          unroll<kRows>([&](auto r) TF_INLINE { sum[r][c] = hn::MulAdd(xk[r], wk, sum[r][c]); });
-        });
+/// The segments' sums and their tree.
+template <int kRows, int kVectors>
+class Segments {
+ public:
+  TF_INLINE void push(const Sums<kRows, kVectors>& sums) { sums_[count_++] = sums; }
+
+  /// `out` is the panel's place for the first of the registers.
+  void store_tree(float* out) {
+    while (count_ < kSegments) sums_[count_++].clear();
+    for (int r = 0; r < kRows; ++r) {
+      for (int c = 0; c < kVectors; ++c) {
+        const auto s = [&](int i) TF_INLINE { return sums_[i].at[r][c]; };
+        const V low = hn::Add(hn::Add(s(0), s(1)), hn::Add(s(2), s(3)));
+        const V high = hn::Add(hn::Add(s(4), s(5)), hn::Add(s(6), s(7)));
+        hn::Store(hn::Add(low, high), D(), out + r * kPanelOutputs + c * kLanes);
       }
     }
-    unroll<kRows>([&](auto r) TF_INLINE {
-      float* acc = args.acc + r * kPanelOutputs;
-      if constexpr (kIsAffine) {
-        const V xs = hn::Set(d, args.group_sums[r * args.group_sums_stride + g]);
-        unroll<kVectors>([&](auto c) TF_INLINE {
-          const V scale = hn::Load(d, args.scales + g * kPanelOutputs + c * kLanes);
-          const V bias = hn::Load(d, args.biases + g * kPanelOutputs + c * kLanes);
-          sum[r][c] = hn::MulAdd(scale, sum[r][c], hn::MulAdd(bias, xs, hn::Load(d, acc + c * kLanes)));
-        });
-      }
-      unroll<kVectors>([&](auto c) TF_INLINE { hn::Store(sum[r][c], d, acc + c * kLanes); });
+  }
+
+ private:
+  Sums<kRows, kVectors> sums_[kSegments];
+  int count_ = 0;
+};
+
+/// d += x.q over a unit, of which `first` is the first register of outputs. A loop over vectors, not unrolled: with a
+/// kernel per width and number of rows there would be megabytes of code.
+template <int kBits, int kRows, int kVectors>
+TF_INLINE inline void add_unit(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) {
+  constexpr int kFields = whole_steps_per_vector(kBits);
+#pragma GCC unroll 1
+  for (int v = 0; v < kBits; ++v) {
+    hn::Vec<DU> words[kVectors];
+    unroll<kVectors>([&](auto c) TF_INLINE { words[c] = load_words(unit, v, first + c); });
+    unroll<kFields>([&](auto f) TF_INLINE {
+      add_column(d, rows, 2 * f + 1, [&](int c) TF_INLINE { return field<kBits, f, 1>(words[c]); });
+      add_column(d, rows, 2 * f, [&](int c) TF_INLINE { return field<kBits, f, 0>(words[c]); });
     });
+    rows.advance(2 * kFields);
   }
+  constexpr int kRest = kUnitSteps - whole_steps(kBits);
+  unroll<kRest>([&](auto i) TF_INLINE {
+    constexpr int kStep = whole_steps(kBits) + i;
+    add_column(d, rows, 2 * i + 1, [&](int c) TF_INLINE { return rest<kBits, kStep, 1>(unit, first + c); });
+    add_column(d, rows, 2 * i, [&](int c) TF_INLINE { return rest<kBits, kStep, 0>(unit, first + c); });
+  });
+  rows.advance(2 * kRest);
 }
 
-/// Rows for which sums and operands fit: 24 of 32 registers of AVX-512 and NEON, 12 of AVX2's 16.
-constexpr int kMaxTileRows = HWY_TARGET == HWY_AVX3 ? 12 : 3;
-
-template <bool kIsAffine>
-void tile(const TileArgs& args) {
-  [&]<int... R>(std::integer_sequence<int, R...>) {
-    static constexpr TileKernel kByRows[] = {tile_rows<R + 1, kIsAffine>...};
-    kByRows[args.num_rows - 1](args);
+/// kVectors registers of a panel's outputs, from register `first` on.
+template <int kBits, int kRows, int kVectors>
+void affine_part(const PanelArgs& args, int first) {
+  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
+  const DType dtype = args.shape.scale_dtype;
+  const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
+  const std::byte* p = args.panel;
+  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Segments<kRows, kVectors> segments;
+  int64_t column = 0, group = 0;
+  while (column < args.shape.columns) {
+    const int64_t end = HWY_MIN(column + args.shape.segment_columns, args.shape.columns);
+    Sums<kRows, kVectors> acc;
+    acc.clear();
+    for (; column < end; ++group) {
+      const std::byte* scales = p;
+      p += 2 * scale_bytes;
+      Sums<kRows, kVectors> d;
+      d.clear();
+      for (const int64_t group_end = column + args.shape.group_columns; column < group_end; column += kUnitColumns) {
+        add_unit<kBits>(d, rows, p, first);
+        p += kUnitBytes;
+      }
+      unroll<kVectors>([&](auto c) TF_INLINE {
+        const V scale = load_scales(dtype, scales, first + c);
+        const V bias = load_scales(dtype, scales + scale_bytes, first + c);
+        unroll<kRows>([&](auto r) TF_INLINE {
+          const V xs = hn::Set(D(), args.group_sums[r * args.group_sums_stride + group]);
+          acc.at[r][c] = hn::MulAdd(scale, d.at[r][c], hn::MulAdd(bias, xs, acc.at[r][c]));
+        });
+      });
+    }
+    segments.push(acc);
   }
-  (std::make_integer_sequence<int, kMaxTileRows>{});
+  segments.store_tree(args.sums + first * kLanes);
 }
+
+/// The same for float weights.
+template <DType kDType, int kRows, int kVectors>
+void float_part(const PanelArgs& args, int first) {
+  constexpr int64_t kPairBytes = kPanelOutputs * 2 * (kDType == DType::kF32 ? 4 : 2);
+  const std::byte* p = args.panel;
+  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Segments<kRows, kVectors> segments;
+  int64_t column = 0;
+  while (column < args.shape.columns) {
+    const int64_t end = HWY_MIN(column + args.shape.segment_columns, args.shape.columns);
+    Sums<kRows, kVectors> acc;
+    acc.clear();
+    for (; column < end; column += 2, p += kPairBytes) {
+      add_column(acc, rows, 1, [&](int c) TF_INLINE { return elements<kDType, 1>(p, first + c); });
+      add_column(acc, rows, 0, [&](int c) TF_INLINE { return elements<kDType, 0>(p, first + c); });
+      rows.advance(2);
+    }
+    segments.push(acc);
+  }
+  segments.store_tree(args.sums + first * kLanes);
+}
+
+/// Rows of one call. AVX-512: 16 sums of 32 registers, with the running sums of a segment, which are read and written
+/// once per group, partly in memory; with more rows the compiler moves sums themselves in and out. Widths that are rare
+/// have half the kernels: together they would cost the compiler a minute for a tenth of their speed.
+constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 6, kMaxRareRows = 4;
+/// Sums that fit beside their operands. AVX2 has 16 registers and takes more than two rows in two halves of the panel;
+/// NEON has 32 and takes more than three so.
+constexpr int kMaxSums = HWY_TARGET == HWY_NEON ? 24 : HWY_TARGET == HWY_AVX2 ? 8 : 16;
+
+constexpr int vectors_for(int rows) {
+  return rows * kPanelVectors > kMaxSums ? kPanelVectors / 2 : kPanelVectors;
+}
+
+template <int kBits, int kRows>
+void affine_panel(const PanelArgs& args) {
+  constexpr int kVectors = vectors_for(kRows);
+  for (int first = 0; first < kPanelVectors; first += kVectors) affine_part<kBits, kRows, kVectors>(args, first);
+}
+
+template <DType kDType, int kRows>
+void float_panel(const PanelArgs& args) {
+  constexpr int kVectors = vectors_for(kRows);
+  for (int first = 0; first < kPanelVectors; first += kVectors) float_part<kDType, kRows, kVectors>(args, first);
+}
+
+template <int kBits>
+struct AffineRows {
+  static constexpr int kMax = kBits == 4 || kBits == 8 ? kMaxRows : kMaxRareRows;
+  static void run(const PanelArgs& args) {
+    [&]<int... R>(std::integer_sequence<int, R...>) {
+      static constexpr PanelKernel kByRows[] = {affine_panel<kBits, R + 1>...};
+      kByRows[args.num_rows - 1](args);
+    }
+    (std::make_integer_sequence<int, kMax>{});
+  }
+};
+
+template <DType kDType>
+struct FloatRows {
+  static constexpr int kMax = kDType == DType::kBF16 ? kMaxRows : kMaxRareRows;
+  static void run(const PanelArgs& args) {
+    [&]<int... R>(std::integer_sequence<int, R...>) {
+      static constexpr PanelKernel kByRows[] = {float_panel<kDType, R + 1>...};
+      kByRows[args.num_rows - 1](args);
+    }
+    (std::make_integer_sequence<int, kMax>{});
+  }
+};
 
 /// Scalar: a group's sum is one chain, and several groups' chains overlap in an out-of-order core.
-void group_sums(float* sums, const void* x, int64_t num_groups, int64_t units_per_group) {
+void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_columns) {
   const auto* group = static_cast<const float*>(x);
-  const int64_t columns = units_per_group * kUnitColumns;
-  for (int64_t g = 0; g < num_groups; ++g, group += columns) {
+  for (int64_t g = 0; g < num_groups; ++g, group += group_columns) {
     float sum = 0.0f;
-    for (int64_t k = 0; k < columns; k += 2) {
+    for (int64_t k = 0; k < group_columns; k += 2) {
       sum = contract::fused(group[k + 1], 1.0f, sum);  // as additions, GCC 12 miscompiles it: reference/linear.cc
       sum = contract::fused(group[k], 1.0f, sum);
     }
@@ -129,40 +230,23 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t units_pe
   }
 }
 
-template <int kBits>
-LinearKernels affine_kernels(DType dtype) {
-  LinearKernels kernels{.tile = tile<true>, .group_sums = group_sums, .max_tile_rows = kMaxTileRows};
-  switch (dtype) {
-    case DType::kBF16:
-      kernels.row = affine_row<kBits, DType::kBF16>;
-      kernels.decode = decode_affine<kBits, DType::kBF16>;
-      break;
-    case DType::kF16:
-      kernels.row = affine_row<kBits, DType::kF16>;
-      kernels.decode = decode_affine<kBits, DType::kF16>;
-      break;
-    default:
-      kernels.row = affine_row<kBits, DType::kF32>;
-      kernels.decode = decode_affine<kBits, DType::kF32>;
-      break;
-  }
-  return kernels;
+template <class ByRows>
+LinearKernels kernels_of() {
+  return {.x_dtype = DType::kF32, .panel = ByRows::run, .max_rows = ByRows::kMax, .group_sums = group_sums};
 }
 
 LinearKernels kernels_for(const LinearSpec& spec) {
   if (spec.format == WeightFormat::kFloat) {
-    LinearKernels kernels{.tile = tile<false>, .max_tile_rows = kMaxTileRows};
-    if (spec.dtype == DType::kBF16) kernels.decode = decode_bf16;
-    if (spec.dtype == DType::kF16) kernels.decode = decode_f16;
-    return kernels;
+    if (spec.dtype == DType::kBF16) return kernels_of<FloatRows<DType::kBF16>>();
+    return spec.dtype == DType::kF16 ? kernels_of<FloatRows<DType::kF16>>() : kernels_of<FloatRows<DType::kF32>>();
   }
   switch (spec.bits) {
-    case 2: return affine_kernels<2>(spec.dtype);
-    case 3: return affine_kernels<3>(spec.dtype);
-    case 4: return affine_kernels<4>(spec.dtype);
-    case 5: return affine_kernels<5>(spec.dtype);
-    case 6: return affine_kernels<6>(spec.dtype);
-    default: return affine_kernels<8>(spec.dtype);
+    case 2: return kernels_of<AffineRows<2>>();
+    case 3: return kernels_of<AffineRows<3>>();
+    case 4: return kernels_of<AffineRows<4>>();
+    case 5: return kernels_of<AffineRows<5>>();
+    case 6: return kernels_of<AffineRows<6>>();
+    default: return kernels_of<AffineRows<8>>();
   }
 }
 
