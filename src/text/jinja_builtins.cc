@@ -167,7 +167,9 @@ void fill(Run& run, Arguments& arguments, DictBuilder& builder) {
     run.fail(fmt::format("dict expected at most 1 argument, got {}", arguments.positional.size()));
     return;
   }
-  if (!arguments.positional.empty() && arguments.positional[0].is(Kind::kDict)) {
+  if (!arguments.positional.empty() && arguments.positional[0].is_undefined()) {
+    run.fail_undefined(arguments.positional[0]);
+  } else if (!arguments.positional.empty() && arguments.positional[0].is(Kind::kDict)) {
     for (const auto& [key, value] : arguments.positional[0].as<DictObject>().entries) builder.set(key, value);
   } else if (!arguments.positional.empty()) {
     for (const Value& pair : to_vector(run, arguments.positional[0])) {

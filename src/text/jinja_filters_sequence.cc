@@ -162,6 +162,11 @@ std::vector<Value> sort_keys(Run& run, const std::vector<Value>& items, const Va
   return keys;
 }
 
+/// The `reverse` argument of Python's sorted(), which must be an integer or boolean.
+bool is_reversed(Run& run, const Value& value) {
+  return !value.is_missing() && need_index(run, value, "reverse") != 0;
+}
+
 /// The order in which `keys` ascend, or descend with equal ones still in their first order.
 std::vector<size_t> sorted_order(Run& run, const std::vector<Value>& keys, bool is_descending) {
   std::vector<size_t> order(keys.size());
@@ -258,7 +263,7 @@ Value dictsort(Run& run, const Value& self, Arguments& arguments) {
     keys.push_back(fold_case(run, by == "key" ? key : value, truth(run, args[0])));
   }
   std::vector<Value> pairs;
-  for (size_t i : sorted_order(run, keys, truth(run, args[2]))) {
+  for (size_t i : sorted_order(run, keys, is_reversed(run, args[2]))) {
     pairs.push_back(run.tuple({entries[i].first, entries[i].second}));
   }
   return run.list(std::move(pairs));
@@ -390,7 +395,7 @@ Value sort(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> keys = sort_keys(run, values, args[2], truth(run, args[1]));
   if (run.failed()) return Value();
   std::vector<Value> sorted;
-  for (size_t i : sorted_order(run, keys, truth(run, args[0]))) sorted.push_back(values[i]);
+  for (size_t i : sorted_order(run, keys, is_reversed(run, args[0]))) sorted.push_back(values[i]);
   return run.list(std::move(sorted));
 }
 

@@ -133,6 +133,7 @@ bool Interpreter::eval_arguments(const Expr& expr, Arguments& arguments) {
   }
   if (expr.star_kwargs != nullptr && !run_.failed()) {
     const Value mapping = eval(*expr.star_kwargs);
+    if (!run_.failed() && mapping.is_undefined()) run_.fail_undefined(mapping);
     if (!run_.failed() && !mapping.is(Kind::kDict)) {
       run_.fail(fmt::format("argument after ** must be a mapping, not {}", type_name(mapping)));
     }
