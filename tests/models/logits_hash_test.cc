@@ -54,7 +54,7 @@ std::string logits_hash(const std::string& model, std::unique_ptr<Ops> ops) {
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(logits))));
 }
 
-class ArithmeticId : public testing::TestWithParam<const char*> {
+class LogitsHash : public testing::TestWithParam<const char*> {
  protected:
   void expect_golden_hash(std::unique_ptr<Ops> ops) {
     const BackendInfo info = ops->info();
@@ -67,9 +67,9 @@ class ArithmeticId : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(ArithmeticId, TheReferenceHasTheIdsBits) { expect_golden_hash(make_reference_ops()); }
+TEST_P(LogitsHash, TheReferenceHasTheIdsBits) { expect_golden_hash(make_reference_ops()); }
 
-TEST_P(ArithmeticId, EveryCpuInstructionSetHasTheIdsBits) {
+TEST_P(LogitsHash, EveryCpuInstructionSetHasTheIdsBits) {
   const std::vector<CpuIsa> isas = supported_cpu_isas();
   if (isas.empty()) GTEST_SKIP() << "this CPU is below every instruction set of the cpu backend";
   for (CpuIsa isa : isas) {
@@ -80,13 +80,13 @@ TEST_P(ArithmeticId, EveryCpuInstructionSetHasTheIdsBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, ArithmeticId, testing::ValuesIn(kModels), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Golden, LogitsHash, testing::ValuesIn(kModels), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 });
 
-TEST(ArithmeticIdFile, HasEachModelOnceForEachId) {
+TEST(LogitsHashFile, HasEachModelOnceForEachId) {
   std::map<std::string, std::set<std::string>> hashes;
   for (const auto& [key, hash] : read_golden()) hashes[key.substr(0, key.find(' '))].insert(hash);
   EXPECT_TRUE(hashes.contains(make_reference_ops()->info().arithmetic_id));
