@@ -2,6 +2,7 @@
 #include "text/tokenizer_added_tokens.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "text/tokenizer_fields.h"
 #include "text/unicode.h"
@@ -54,8 +55,9 @@ Result<AddedToken> parse_token(const Json& json) {
 }  // namespace
 
 void AddedTokenFinder::finish() {
-  std::stable_sort(strings_.begin(), strings_.end(),
-                   [](const String& a, const String& b) { return a.text < b.text; });
+  std::sort(strings_.begin(), strings_.end(), [](const String& a, const String& b) {
+    return std::tie(a.text, a.value) < std::tie(b.text, b.value);
+  });
   const auto same = [](const String& a, const String& b) { return a.text == b.text; };
   strings_.erase(std::unique(strings_.begin(), strings_.end(), same), strings_.end());
   for (const String& string : strings_) starts_[static_cast<unsigned char>(string.text[0])] = true;

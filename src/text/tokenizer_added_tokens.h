@@ -45,7 +45,7 @@ class AddedTokenFinder {
  public:
   static constexpr size_t kMaxContentBytes = 1024;
 
-  /// `text` is not empty and `value` comes back from find. Of equal strings the first one counts.
+  /// `text` is not empty and `value` comes back from find. Of equal strings the one of least value counts.
   void add(std::string_view text, size_t value) { strings_.push_back({std::string(text), value}); }
   /// Call once, after the last add and before the first find.
   void finish();

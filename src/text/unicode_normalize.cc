@@ -47,12 +47,19 @@ int utf8proc_options(NormalForm form) {
 /// takes hours for a megabyte of accents.
 void order_marks(std::vector<utf8proc_int32_t>& characters) {
   const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
-  const auto is_starter = [&](utf8proc_int32_t c) { return combining_class(c) == 0; };
-  for (auto first = characters.begin(); first != characters.end();) {
-    first = std::find_if_not(first, characters.end(), is_starter);
-    const auto last = std::find_if(first, characters.end(), is_starter);
-    std::stable_sort(first, last, [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
-    first = last;
+  std::vector<uint64_t>
+      keys;  // class, place in the run, character: sorting them keeps the order within a class
+  for (size_t begin = 0; begin < characters.size(); ++begin) {
+    size_t end = begin;
+    keys.clear();
+    while (end < characters.size() && combining_class(characters[end]) != 0) {
+      const uint64_t place = end - begin;
+      keys.push_back(static_cast<uint64_t>(combining_class(characters[end])) << 53 | place << 21 |
+                     static_cast<uint64_t>(characters[end]));
+      ++end;
+    }
+    std::sort(keys.begin(), keys.end());
+    for (const uint64_t key : keys) characters[begin++] = static_cast<utf8proc_int32_t>(key & 0x1fffff);
   }
 }
 
