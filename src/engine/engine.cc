@@ -239,6 +239,7 @@ Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<con
   sequence.tokens.push_back(token);
 
   const bool is_eos = !sequence.ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  generated.is_end = is_eos;
   if (!is_eos) generated.text = sequence.text.push(token);
   const bool is_full = sequence.num_tokens() >= sequence.max_total_tokens;
   if (is_eos || is_full) event.tail = sequence.text.finish();

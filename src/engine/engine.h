@@ -51,6 +51,7 @@ struct GeneratedToken {
   std::string text;
   float logprob = 0.0f;                     ///< Valid if the request asked for logprobs.
   std::vector<TokenLogprob> top_logprobs;   ///< Most likely first.
+  bool is_end = false;                      ///< The end-of-sequence token: counted in Usage, no part of the reply.
 };
 
 struct Usage {

@@ -69,7 +69,8 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
     for (const GeneratedToken& token : event.tokens) text += token.text;
     text += event.tail;
     if (!wants_logprobs_) event.tokens.clear();
-    if (event.finish == FinishReason::kStop) drop_end_token(event.tokens);
+    if (!event.tokens.empty() && event.tokens.back().is_end)
+      event.tokens.pop_back();  // as OpenAI's logprobs do
 
     Choice& choice = choices_[index];
     choice.usage = event.usage;
@@ -81,13 +82,6 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
       std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
     }
     if (event.finish && --num_open_ == 0) complete();
-  }
-
-  /// The token that ended the reply is no part of it; OpenAI's logprobs leave it out too.
-  void drop_end_token(std::vector<GeneratedToken>& tokens) const {
-    const std::vector<int64_t>& ends = context_.engine->model().generation.eos_token_ids;
-    if (!tokens.empty() && std::find(ends.begin(), ends.end(), tokens.back().token) != ends.end())
-      tokens.pop_back();
   }
 
   /// Text and end go out as two chunks: some clients read only one of them from a chunk.

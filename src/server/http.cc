@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/dispatch.hpp>
@@ -16,7 +17,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <csignal>
@@ -38,6 +38,8 @@ using tcp = asio::ip::tcp;
 
 /// Bytes of later requests that are taken in while a reply runs; more wait in the kernel.
 constexpr size_t kMaxPipelinedBytes = 64 << 10;
+/// Taken by one read.
+constexpr size_t kReadBytes = 16 << 10;
 /// Connections beyond the limit that may still be told so; more are closed without a word.
 constexpr size_t kMaxRefusals = 64;
 /// How long a closed connection is read to its end, so that a reset does not destroy the reply on its way.
@@ -111,10 +113,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// The shutdown has begun: an idle connection closes now, a busy one after its reply.
   void stop() {
-    if (reply_id_ == 0 && writing_.empty() && pending_.empty())
-      close();
-    else
-      keep_alive_ = false;
+    keep_alive_ = false;
+    if (reply_id_ != 0) return;
+    if (writing_.empty()) return close();
+    close_when_sent_ = true;
   }
 
   /// Tells the running reply to end; the client still gets what that makes of it. Without one there is
@@ -195,7 +197,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (is_reading_ || closed_ || input_.size() >= kMaxPipelinedBytes) return;
     is_reading_ = true;
     auto self = shared_from_this();
-    socket_.async_read_some(input_.prepare(kMaxPipelinedBytes), [self](error_code error, size_t size) {
+    socket_.async_read_some(asio::buffer(read_buffer_), [self](error_code error, size_t size) {
       self->is_reading_ = false;
       self->on_read(error, size);
     });
@@ -205,7 +207,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (closed_) return;
     if (error) return on_end_of_input(error);
     if (is_lingering_) return read_more();  // discards
-    input_.commit(size);
+    input_.append(read_buffer_.data(), size);
     parse_input();
     read_more();
   }
@@ -224,7 +226,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!parser_) begin_request();
     error_code error;
     do {
-      input_.consume(parser_->put(input_.data(), error));
+      input_.erase(0, parser_->put(asio::buffer(input_), error));
     } while (!error && !parser_->is_done() && input_.size() > 0);
     if (error && error != http::error::need_more) return refuse_request(error);
     if (parser_->is_header_done() && !parser_->is_done()) answer_expectation();
@@ -300,6 +302,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     on_cancel_ = nullptr;
     if (!keep_alive_) close_when_sent_ = true;
     flush();
+    if (writing_.empty()) on_all_sent();  // the end of an HTTP/1.0 stream has no bytes of its own
   }
 
   /// Sends what is pending, unless a write is under way, whose end will.
@@ -326,6 +329,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     write_timer_.cancel();
     writing_.clear();
     if (!pending_.empty()) return flush();
+    on_all_sent();
+  }
+
+  void on_all_sent() {
     if (close_when_sent_) return linger();
     if (reply_id_ != 0) return;
     wait_for_request();
@@ -383,7 +390,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer read_timer_;
   asio::steady_timer write_timer_;
 
-  boost::beast::flat_buffer input_;
+  /// The read under way writes here and not into input_, which parsing may shorten meanwhile.
+  std::array<char, kReadBytes> read_buffer_;
+  std::string input_;  ///< Received and not parsed.
   std::optional<http::request_parser<http::string_body>>
       parser_;  ///< The request being read, if one has begun.
   bool is_reading_ = false;
@@ -466,11 +475,13 @@ std::string_view HttpRequest::header(std::string_view name) const {
 
 struct HttpServer::Impl {
   Context context;
-  tcp::acceptor acceptor{context.io};
-  asio::signal_set signals{context.io};
-  asio::steady_timer accept_timer{context.io};
-  asio::steady_timer drain_timer{context.io};
-  asio::steady_timer grace_timer{context.io};
+  // Everything of the server itself happens on one strand, as everything of a connection does on its own.
+  asio::strand<asio::io_context::executor_type> strand = asio::make_strand(context.io);
+  tcp::acceptor acceptor{strand};
+  asio::signal_set signals{strand};
+  asio::steady_timer accept_timer{strand};
+  asio::steady_timer drain_timer{strand};
+  asio::steady_timer grace_timer{strand};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> keep_running;
 
   mutable std::mutex mutex;
@@ -551,8 +562,8 @@ void HttpServer::Impl::on_accepted(tcp::socket socket) {
 void HttpServer::Impl::wait_for_signal() {
   signals.async_wait([this](error_code error, int) {
     if (error) return;
-    stop();
     wait_for_signal();
+    stop();
   });
 }
 
@@ -563,7 +574,7 @@ void HttpServer::Impl::for_each_connection(Function function) {
     asio::post(connection->executor(), [connection, function] { function(*connection); });
 }
 
-/// On the io_context. First call: no new work, and the drain time starts; second call: the drain time is
+/// On the strand. First call: no new work, and the drain time starts; second call: the drain time is
 /// over.
 void HttpServer::Impl::stop() {
   if (context.stopping.exchange(true)) return cancel_replies();
@@ -581,7 +592,7 @@ void HttpServer::Impl::stop() {
 void HttpServer::Impl::cancel_replies() {
   {
     std::lock_guard lock(mutex);
-    if (std::exchange(cancelling, true)) return;
+    if (connections.empty() || std::exchange(cancelling, true)) return;
   }
   for_each_connection([](Connection& connection) { connection.cancel_reply(); });
   grace_timer.expires_after(kCancelGrace);
@@ -599,7 +610,7 @@ void HttpServer::Impl::on_closed(const std::shared_ptr<Connection>& connection) 
     finished = context.stopping && connections.empty();
   }
   if (!finished) return;
-  asio::post(context.io, [this] {
+  asio::post(strand, [this] {
     signals.cancel();
     drain_timer.cancel();
     grace_timer.cancel();
@@ -636,7 +647,7 @@ void HttpServer::run() {
     impl.signals.add(SIGTERM);
     impl.wait_for_signal();
   }
-  impl.accept_next();
+  asio::post(impl.strand, [&impl] { impl.accept_next(); });
   std::vector<std::jthread> threads;
   for (int i = 1; i < impl.context.options.num_threads; ++i)
     threads.emplace_back([&impl] { impl.context.io.run(); });
@@ -644,7 +655,7 @@ void HttpServer::run() {
 }
 
 void HttpServer::stop() {
-  asio::post(impl_->context.io, [impl = impl_.get()] { impl->stop(); });
+  asio::post(impl_->strand, [impl = impl_.get()] { impl->stop(); });
 }
 
 int64_t HttpServer::num_connections() const {

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -64,9 +65,26 @@ def create_toy(folder, *flags):
 
 
 @pytest.fixture(scope="session")
-def toy_model(tmp_path_factory) -> pathlib.Path:
-    """Small enough for hundreds of tokens in a blink, and long enough in context to be interrupted."""
+def ending_model(tmp_path_factory) -> pathlib.Path:
+    """A toy as it is made: its replies end at random."""
     return create_toy(tmp_path_factory.mktemp("models") / "toy", "--layers", "2", "--context", "32768")
+
+
+@pytest.fixture(scope="session")
+def toy_model(ending_model, tmp_path_factory) -> pathlib.Path:
+    """Without end-of-sequence tokens, so that replies are as long as asked for. Small enough for hundreds of tokens in a
+    blink, and long enough in context to be interrupted."""
+    folder = tmp_path_factory.mktemp("endless") / "toy"
+    shutil.copytree(ending_model, folder)
+    for name, key in (
+        ("config.json", "eos_token_id"),
+        ("generation_config.json", "eos_token_id"),
+        ("tokenizer_config.json", "eos_token"),
+    ):
+        config = json.loads((folder / name).read_text())
+        del config[key]
+        (folder / name).write_text(json.dumps(config))
+    return folder
 
 
 @pytest.fixture(scope="session")

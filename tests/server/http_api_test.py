@@ -109,7 +109,7 @@ def test_a_client_that_does_not_read_is_cancelled(toy_model, start_server):
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", server.port))
     # 20 logprobs make each token's event a few kilobytes, so that buffers fill before the reply ends.
-    fields = {"max_tokens": 30000, "stream": True, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    fields = {"max_tokens": 30000, "stream": True, "logprobs": True, "top_logprobs": 20}
     body = json.dumps({**CHAT, **fields}).encode()
     client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     server.wait_for_metric('tensorfold_replies_total{outcome="cancelled"}', lambda value: value == 1)
@@ -119,7 +119,7 @@ def test_a_client_that_does_not_read_is_cancelled(toy_model, start_server):
 
 def test_a_shutdown_lets_short_replies_end(toy_model, start_server):
     server = start_server(toy_model)
-    body = json.dumps({**CHAT, "max_tokens": 400, "ignore_eos": True, "stream": True})
+    body = json.dumps({**CHAT, "max_tokens": 400, "stream": True})
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("POST", "/v1/chat/completions", body)
     reply = connection.getresponse()
@@ -131,7 +131,7 @@ def test_a_shutdown_lets_short_replies_end(toy_model, start_server):
 
 def test_a_second_signal_cancels_and_the_stream_does_not_look_whole(toy_model, start_server):
     server = start_server(toy_model)
-    body = json.dumps({**CHAT, "max_tokens": 30000, "ignore_eos": True, "stream": True})
+    body = json.dumps({**CHAT, "max_tokens": 30000, "stream": True})
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("POST", "/v1/chat/completions", body)
     reply = connection.getresponse()

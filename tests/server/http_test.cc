@@ -133,6 +133,19 @@ TEST_F(HttpTest, KeepsTheConnectionAndAnswersPipelinedRequestsInOrder) {
   EXPECT_TRUE(client.is_open());
 }
 
+TEST_F(HttpTest, TakesARequestWhoseHalvesComeBeforeAndAfterTheLastReply) {
+  start();
+  RawClient client(port());
+  client.send("GET /1 HTTP/1.1\r\n\r\nPOST /2 HTTP/1.1\r\nContent-Length: 6\r\n\r\nfir");
+  next().reply->send({.body = "one", .headers = {}});
+  EXPECT_THAT(client.read_reply(), EndsWith("one"));
+  client.send("st");
+  client.send("!");
+  const Received received = next();
+  EXPECT_EQ(received.request.path, "/2");
+  EXPECT_EQ(received.request.body, "first!");
+}
+
 TEST_F(HttpTest, StreamsInChunksAndTakesTheNextRequestAfterwards) {
   start();
   RawClient client(port());

@@ -121,7 +121,8 @@ def test_logprobs_are_those_of_the_tokens(client):
     reply = chat(client, max_tokens=10, logprobs=True, top_logprobs=3)
     content = reply.choices[0].logprobs.content
     assert len(content) == 10
-    assert b"".join(bytes(entry.bytes) for entry in content).decode(errors="replace") == reply.choices[0].message.content
+    visible = b"".join(bytes(entry.bytes) for entry in content if not entry.token.startswith("<|"))
+    assert visible.decode(errors="replace") == reply.choices[0].message.content
     for entry in content:
         assert entry.logprob <= 0
         assert len(entry.top_logprobs) == 3
@@ -201,7 +202,7 @@ def test_content_may_come_in_parts(client):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"content": "no role"}]}, "messages[0].role"),
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"extra_body": {"top_k": -2}}, "top_k"),
@@ -253,7 +254,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client):
 
 
 def test_a_reply_ends_where_the_context_does(client):
-    reply = client.completions.create(model="toy", prompt="x" * 32700, max_tokens=1000, extra_body={"ignore_eos": True})
+    reply = client.completions.create(model="toy", prompt="x" * 32700, max_tokens=1000)
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.total_tokens == 32768
 
@@ -267,7 +268,7 @@ def test_token_ids_outside_the_vocabulary_are_refused(client):
 
 def test_leaving_a_stream_cancels_it(server, client):
     cancelled = server.metric('tensorfold_replies_total{outcome="cancelled"}')
-    stream = chat(client, max_tokens=30000, stream=True, extra_body={"ignore_eos": True})
+    stream = chat(client, max_tokens=30000, stream=True)
     for _ in range(3):
         next(stream)
     assert server.metric("tensorfold_sequences_running") >= 1
@@ -280,7 +281,7 @@ def test_leaving_a_stream_cancels_it(server, client):
 def test_leaving_before_a_whole_reply_cancels_it(server, client):
     cancelled = server.metric('tensorfold_replies_total{outcome="cancelled"}')
     with pytest.raises(openai.APITimeoutError):
-        chat(client, max_tokens=30000, timeout=0.3, extra_body={"ignore_eos": True})
+        chat(client, max_tokens=30000, timeout=0.3)
     server.wait_for_metric('tensorfold_replies_total{outcome="cancelled"}', lambda value: value == cancelled + 1)
 
 
@@ -303,6 +304,20 @@ def test_the_async_client(server):
 
     replies = asyncio.run(ask())
     assert len({reply.choices[0].message.content for reply in replies}) == 16
+
+
+def test_a_reply_ends_at_the_end_token_unless_told_to_go_on(ending_model, start_server):
+    client = openai.OpenAI(base_url=start_server(ending_model).url, api_key="none", max_retries=0)
+    fields = {"max_tokens": 20000, "logprobs": True}
+    reply = chat(client, **fields)
+    assert reply.choices[0].finish_reason == "stop"
+    assert "<|im_end|>" not in reply.choices[0].message.content
+    # The end token is counted, and is no part of the reply.
+    assert len(reply.choices[0].logprobs.content) == reply.usage.completion_tokens - 1
+    longer = chat(client, max_tokens=reply.usage.completion_tokens + 50, extra_body={"ignore_eos": True})
+    assert longer.usage.completion_tokens == reply.usage.completion_tokens + 50
+    assert longer.choices[0].finish_reason == "length"
+    assert longer.choices[0].message.content.startswith(reply.choices[0].message.content)
 
 
 def test_an_api_key_is_asked_for(toy_model, start_server):
