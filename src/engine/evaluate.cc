@@ -13,7 +13,8 @@
 namespace tensorfold {
 namespace {
 
-/// Rows of one pass: enough to use all cores well, few enough that logits of a large vocabulary stay near 100 MB.
+/// Rows of one pass: enough to use all cores well, few enough that logits of a large vocabulary stay near 100
+/// MB.
 constexpr int64_t kPassRows = 128;
 constexpr int64_t kDefaultWindowTokens = 2048;
 
@@ -28,12 +29,12 @@ double negative_log_likelihood(std::span<const float> logits, int32_t token) {
 Result<int64_t> choose_window(const LoadedModel& model, int64_t num_tokens, const EvaluateOptions& options) {
   const int64_t most = model.model->spec().max_position_embeddings;
   const bool keeps_logits = !options.logits_path.empty();
-  const int64_t wanted = keeps_logits                  ? num_tokens
+  const int64_t wanted = keeps_logits                ? num_tokens
                          : options.window_tokens > 0 ? options.window_tokens
                                                      : std::min(most, kDefaultWindowTokens);
   if (wanted > most)
-    return invalid_argument("a window of {} tokens{}: the model was made for {} (max_position_embeddings)", wanted,
-                            keeps_logits ? " (all of them, for their logits)" : "", most);
+    return invalid_argument("a window of {} tokens{}: the model was made for {} (max_position_embeddings)",
+                            wanted, keeps_logits ? " (all of them, for their logits)" : "", most);
   return std::min(wanted, num_tokens);
 }
 
@@ -103,23 +104,24 @@ class Evaluator {
 Result<SafetensorsWriter> create_logits_file(const LoadedModel& model, std::span<const int32_t> ids,
                                              const std::string& path) {
   const int64_t vocab_size = model.model->spec().vocab_size;
-  TF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                      SafetensorsWriter::create(path,
-                                                {{"input_ids", DType::kI32, {std::ssize(ids)}},
-                                                 {"logits", DType::kF32, {std::ssize(ids), vocab_size}}},
-                                                {{"model", model.name},
-                                                 {"arithmetic", model.ops->info().arithmetic_id}}));
+  TF_ASSIGN_OR_RETURN(
+      SafetensorsWriter writer,
+      SafetensorsWriter::create(path,
+                                {{"input_ids", DType::kI32, {std::ssize(ids)}},
+                                 {"logits", DType::kF32, {std::ssize(ids), vocab_size}}},
+                                {{"model", model.name}, {"arithmetic", model.ops->info().arithmetic_id}}));
   TF_RETURN_IF_ERROR(writer.append("input_ids", std::as_bytes(ids)));
   return writer;
 }
 
 }  // namespace
 
-Result<Evaluation> evaluate(const LoadedModel& model, std::span<const int32_t> ids, const EvaluateOptions& options) {
+Result<Evaluation> evaluate(const LoadedModel& model, std::span<const int32_t> ids,
+                            const EvaluateOptions& options) {
   if (ids.empty()) return invalid_argument("there are no tokens to evaluate");
   TF_ASSIGN_OR_RETURN(const int64_t window_tokens, choose_window(model, std::ssize(ids), options));
-  TF_ASSIGN_OR_RETURN(const auto runner,
-                      SequenceRunner::create({*model.model, *model.ops, *model.weights}, {window_tokens, kPassRows}));
+  TF_ASSIGN_OR_RETURN(const auto runner, SequenceRunner::create({*model.model, *model.ops, *model.weights},
+                                                                {window_tokens, kPassRows}));
   std::optional<SafetensorsWriter> writer;
   if (!options.logits_path.empty()) {
     TF_ASSIGN_OR_RETURN(SafetensorsWriter created, create_logits_file(model, ids, options.logits_path));
@@ -140,7 +142,8 @@ Result<std::vector<int32_t>> parse_token_ids(std::string_view text) {
     int32_t id = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || rest != word.data() + word.size() || id < 0)
-      return invalid_argument("token id {}: \"{}\" is not an integer from 0 to 2^31-1", ids.size(), word.substr(0, 40));
+      return invalid_argument("token id {}: \"{}\" is not an integer from 0 to 2^31-1", ids.size(),
+                              word.substr(0, 40));
     ids.push_back(id);
     at = end;
   }

@@ -49,7 +49,8 @@ Status check_vocabulary(const LoadedModel& loaded) {
 Status load_weights(const HfConfig& config, const LoadOptions& options, LoadedModel& loaded) {
   TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(loaded.folder));
   WeightTable table(config.model_type, checkpoint, config.quantization);
-  TF_ASSIGN_OR_RETURN(loaded.model, make_model({config, table, {options.compute_f32, options.context_tokens}}));
+  TF_ASSIGN_OR_RETURN(loaded.model,
+                      make_model({config, table, {options.compute_f32, options.context_tokens}}));
   TF_RETURN_IF_ERROR(check_vocabulary(loaded));
   TF_ASSIGN_OR_RETURN(loaded.weights,
                       Weights::load(checkpoint, table.manifest(), *loaded.ops, loaded.ops->device(),

@@ -1,4 +1,5 @@
-// A model folder in memory: family, weights on a backend, tokenizer, template and defaults. Immutable once loaded.
+// A model folder in memory: family, weights on a backend, tokenizer, template and defaults. Immutable once
+// loaded.
 #pragma once
 
 #include <memory>
@@ -15,31 +16,31 @@
 namespace tensorfold {
 
 struct LoadOptions {
-  int num_threads = 0;                 ///< 0: all usable CPUs.
-  CpuIsa isa = CpuIsa::kBest;          ///< Tests and benchmarks hold the backend to a lesser set.
-  bool use_reference_ops = false;      ///< Tests: the definition instead of the kernels.
-  bool compute_f32 = false;            ///< No rounding to bf16 anywhere (`--compute f32`).
-  bool need_tokenizer = true;          ///< false: a folder without tokenizer.json loads (eval --ids, toy models).
-  /// Length that the angles of `dynamic` and `longrope` rope take for every row, whatever its own: give the engine's
-  /// context. 0: max_position_embeddings. Beyond that only `dynamic` goes.
+  int num_threads = 0;             ///< 0: all usable CPUs.
+  CpuIsa isa = CpuIsa::kBest;      ///< Tests and benchmarks hold the backend to a lesser set.
+  bool use_reference_ops = false;  ///< Tests: the definition instead of the kernels.
+  bool compute_f32 = false;        ///< No rounding to bf16 anywhere (`--compute f32`).
+  bool need_tokenizer = true;      ///< false: a folder without tokenizer.json loads (eval --ids, toy models).
+  /// Length that the angles of `dynamic` and `longrope` rope take for every row, whatever its own: give the
+  /// engine's context. 0: max_position_embeddings. Beyond that only `dynamic` goes.
   int64_t context_tokens = 0;
-  LoadProgress progress = {};          ///< May be empty.
+  LoadProgress progress = {};  ///< May be empty.
 };
 
 struct LoadedModel {
   std::string folder;
-  std::string name;                                  ///< Last component of the folder: the model id of the endpoint.
+  std::string name;  ///< Last component of the folder: the model id of the endpoint.
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Model> model;
   std::unique_ptr<Weights> weights;
-  std::shared_ptr<const Tokenizer> tokenizer;        ///< Null without tokenizer.json.
-  std::shared_ptr<const ModelChat> chat;             ///< Templates and their special tokens; null where there are none.
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< Null without tokenizer.json.
+  std::shared_ptr<const ModelChat> chat;  ///< Templates and their special tokens; null where there are none.
   GenerationConfig generation;
 };
 
-/// Reads config, tokenizer, template and weights of a checkpoint folder, in this order, so that what is cheap to find
-/// wrong is found before the weights are read. The message of an error names the file; kNotFound where there is no such
-/// folder, kOutOfMemory where the weights do not fit.
+/// Reads config, tokenizer, template and weights of a checkpoint folder, in this order, so that what is cheap
+/// to find wrong is found before the weights are read. The message of an error names the file; kNotFound
+/// where there is no such folder, kOutOfMemory where the weights do not fit.
 Result<std::shared_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options);
 
 }  // namespace tensorfold

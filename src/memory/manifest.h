@@ -1,5 +1,5 @@
-// The manifest: every weight that a model needs, found in the checkpoint and checked, with the bytes it is made of.
-// No tensor is read to make one. WeightTable fills it; loading, plans and `info` read it.
+// The manifest: every weight that a model needs, found in the checkpoint and checked, with the bytes it is
+// made of. No tensor is read to make one. WeightTable fills it; loading, plans and `info` read it.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,16 @@ struct ExpertsId {
 /// The group of weights that are leased together: a layer, or what lies outside the layers.
 inline constexpr int kOutsideLayers = -1;
 
-/// Consecutive bytes of a checkpoint's tensor. `tensor` is null where there is none; it lives in the Checkpoint.
+/// Consecutive bytes of a checkpoint's tensor. `tensor` is null where there is none; it lives in the
+/// Checkpoint.
 struct TensorSlice {
   const TensorInfo* tensor = nullptr;
   int64_t first_byte = 0;  ///< From the start of the tensor.
   int64_t bytes = 0;
 };
 
-/// One matrix and where its parts are. Of a quantized matrix also the scales, and where the format has them biases.
+/// One matrix and where its parts are. Of a quantized matrix also the scales, and where the format has them
+/// biases.
 struct LinearBinding {
   int layer = kOutsideLayers;
   std::string name;  ///< "layer 3 k_proj": for messages.
@@ -64,7 +66,7 @@ struct ExpertsBinding {
 };
 
 struct Manifest {
-  std::string family;  ///< Opens every message.
+  std::string family;                   ///< Opens every message.
   std::vector<LinearBinding> linears;   ///< By LinearId::index, those of experts among them.
   std::vector<VectorBinding> vectors;   ///< By VectorId::index.
   std::vector<ExpertsBinding> experts;  ///< By ExpertsId::index.

@@ -1,4 +1,5 @@
-// Binding: from names and expected shapes to checked slices of a checkpoint (specs/mlx-quantization.md §1, §5, §8).
+// Binding: from names and expected shapes to checked slices of a checkpoint (specs/mlx-quantization.md §1,
+// §5, §8).
 #include "memory/weight_table.h"
 
 #include <fmt/format.h>
@@ -13,7 +14,9 @@ namespace {
 
 bool is_float(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32; }
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 /// "layers.3.self_attn.k_proj" -> "layer 3 k_proj"; a name outside the layers stays as it is.
 std::string display_name(std::string_view path) {
@@ -42,10 +45,12 @@ TensorSlice row_slice(const TensorInfo* tensor, int64_t total_rows, int64_t firs
 
 }  // namespace
 
-WeightTable::WeightTable(std::string family, const Checkpoint& checkpoint, const QuantizationConfig& quantization)
+WeightTable::WeightTable(std::string family, const Checkpoint& checkpoint,
+                         const QuantizationConfig& quantization)
     : checkpoint_(checkpoint), quantization_(quantization) {
   manifest_.family = std::move(family);
-  for (const auto& [name, tensor] : checkpoint.tensors()) by_name_.emplace(canonical_module_name(name), &tensor);
+  for (const auto& [name, tensor] : checkpoint.tensors())
+    by_name_.emplace(canonical_module_name(name), &tensor);
 }
 
 bool WeightTable::has_tensor(std::string_view name) const { return by_name_.find(name) != by_name_.end(); }
@@ -90,8 +95,8 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
                     packed.scale_dtype, packed.bits, packed.group_size};
 }
 
-/// Looks up `module`.weight, or, for stacked experts, `module` alone: transformers' fused experts are parameters
-/// themselves, not modules with a weight.
+/// Looks up `module`.weight, or, for stacked experts, `module` alone: transformers' fused experts are
+/// parameters themselves, not modules with a weight.
 Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) const {
   const bool is_bare = expected.num_matrices > 0 && has_tensor(expected.module);
   Stored stored;
@@ -104,8 +109,9 @@ Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) c
   }
   const TensorInfo& weight = *stored.weight;
   if (!is_float(weight.dtype))
-    return unsupported("{}: dtype {} without scales, expected BF16, F16 or F32 ({})", display_name(expected.module),
-                       dtype_name(weight.dtype), checkpoint_.file_name_of(weight));
+    return unsupported("{}: dtype {} without scales, expected BF16, F16 or F32 ({})",
+                       display_name(expected.module), dtype_name(weight.dtype),
+                       checkpoint_.file_name_of(weight));
   std::vector<int64_t> wanted = {expected.out, expected.in};
   if (expected.num_matrices > 0) wanted.insert(wanted.begin(), expected.num_matrices);
   if (weight.shape != wanted)
@@ -118,8 +124,8 @@ Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) c
 Result<TensorSlice> WeightTable::find_vector(std::string_view name, int64_t size) const {
   TF_ASSIGN_OR_RETURN(const TensorInfo* tensor, require(name));
   if (!is_float(tensor->dtype))
-    return unsupported("{}: dtype {}, expected BF16, F16 or F32 ({})", display_name(name), dtype_name(tensor->dtype),
-                       checkpoint_.file_name_of(*tensor));
+    return unsupported("{}: dtype {}, expected BF16, F16 or F32 ({})", display_name(name),
+                       dtype_name(tensor->dtype), checkpoint_.file_name_of(*tensor));
   if (tensor->shape != std::vector<int64_t>{size})
     return corrupt("{}: shape {}, expected [{}] ({})", display_name(name), shape_text(tensor->shape), size,
                    checkpoint_.file_name_of(*tensor));
@@ -148,8 +154,10 @@ Result<LinearBinding> WeightTable::bind_linear(const LinearDeclaration& declarat
   if (declaration.has_bias) {
     TF_ASSIGN_OR_RETURN(binding.bias, find_vector(bias, declaration.out));
   } else if (has_tensor(bias)) {
-    // A bias that the config denies would be dropped in silence: another function than the one that was trained.
-    return corrupt("{}: the checkpoint has a bias that the config does not announce", display_name(declaration.module));
+    // A bias that the config denies would be dropped in silence: another function than the one that was
+    // trained.
+    return corrupt("{}: the checkpoint has a bias that the config does not announce",
+                   display_name(declaration.module));
   }
   return binding;
 }
@@ -189,12 +197,13 @@ Status WeightTable::add_stacked(int layer, const Expected& expected, RowRange ro
 }
 
 /// expected.module is "...experts": its children 0, 1, ... hold the projection.
-Status WeightTable::add_one_by_one(int layer, const Expected& expected, std::string_view projection, int32_t& first) {
+Status WeightTable::add_one_by_one(int layer, const Expected& expected, std::string_view projection,
+                                   int32_t& first) {
   first = static_cast<int32_t>(manifest_.linears.size());
   for (int64_t expert = 0; expert < expected.num_matrices; ++expert) {
     TF_ASSIGN_OR_RETURN(LinearBinding binding,
-                        bind_linear({fmt::format("{}.{}.{}", expected.module, expert, projection), expected.out,
-                                     expected.in}));
+                        bind_linear({fmt::format("{}.{}.{}", expected.module, expert, projection),
+                                     expected.out, expected.in}));
     binding.layer = layer;
     // Kernels run a layer's experts as one operation, so they must have one format.
     if (expert > 0 && binding.spec != manifest_.linears[first].spec)
@@ -202,7 +211,8 @@ Status WeightTable::add_one_by_one(int layer, const Expected& expected, std::str
                          to_string(manifest_.linears[first].spec));
     manifest_.linears.push_back(std::move(binding));
   }
-  const std::string beyond = fmt::format("{}.{}.{}.weight", expected.module, expected.num_matrices, projection);
+  const std::string beyond =
+      fmt::format("{}.{}.{}.weight", expected.module, expected.num_matrices, projection);
   if (has_tensor(beyond))
     return corrupt("{}: the checkpoint has more experts than the config's {}", display_name(beyond),
                    expected.num_matrices);
@@ -227,8 +237,8 @@ Status WeightTable::bind_experts(int layer, const ExpertsDeclaration& declaratio
     const Expected gate_up = {fused, num_experts, 2 * intermediate, hidden};
     TF_RETURN_IF_ERROR(add_stacked(layer, gate_up, {0, 0, intermediate}, binding.first_gate_proj));
     TF_RETURN_IF_ERROR(add_stacked(layer, gate_up, {0, intermediate, intermediate}, binding.first_up_proj));
-    return add_stacked(layer, {module + ".experts.down_proj", num_experts, hidden, intermediate}, {0, 0, hidden},
-                       binding.first_down_proj);
+    return add_stacked(layer, {module + ".experts.down_proj", num_experts, hidden, intermediate},
+                       {0, 0, hidden}, binding.first_down_proj);
   }
   const Expected into = {module + ".experts", num_experts, intermediate, hidden};
   const Expected out_of = {module + ".experts", num_experts, hidden, intermediate};

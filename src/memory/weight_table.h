@@ -1,5 +1,5 @@
-// How a model family names the weights it needs: by the checkpoint's own names, with the shapes its config implies.
-// Each is looked up and checked as it is declared; the result is the manifest.
+// How a model family names the weights it needs: by the checkpoint's own names, with the shapes its config
+// implies. Each is looked up and checked as it is declared; the result is the manifest.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 namespace tensorfold {
 
 /// A matrix to bind. `module` is its path without the prefix that Hugging Face and MLX write differently
-/// (canonical_module_name): "layers.3.self_attn.k_proj"; its `.weight` (and `.scales`, `.biases`) are looked up.
+/// (canonical_module_name): "layers.3.self_attn.k_proj"; its `.weight` (and `.scales`, `.biases`) are looked
+/// up.
 struct LinearDeclaration {
   std::string module;
   int64_t out = 0;
@@ -23,7 +24,8 @@ struct LinearDeclaration {
   bool has_bias = false;  ///< `.bias` [out] must exist.
 };
 
-/// The experts of a layer, in any of three spellings below `module` ("layers.3.mlp"), each plain or quantized:
+/// The experts of a layer, in any of three spellings below `module` ("layers.3.mlp"), each plain or
+/// quantized:
 ///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX)
 ///   experts.{gate_up_proj,down_proj}          stacked, gate rows before up rows, with or without `.weight`
 ///   experts.N.{gate_proj,up_proj,down_proj}   one by one (Hugging Face)
@@ -34,9 +36,9 @@ struct ExpertsDeclaration {
   int64_t intermediate_size = 0;
 };
 
-/// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the handles mean
-/// nothing. Messages read "qwen3: layer 3 k_proj: shape [1024, 2048], expected [512, 2048] (model-00002.safetensors)".
-/// One thread.
+/// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the
+/// handles mean nothing. Messages read "qwen3: layer 3 k_proj: shape [1024, 2048], expected [512, 2048]
+/// (model-00002.safetensors)". One thread.
 class WeightTable {
  public:
   /// Both must outlive the table, and the checkpoint the manifest.

@@ -210,13 +210,13 @@ class Loader {
 }  // namespace
 
 struct Weights::Impl {
-  std::vector<LinearWeight> linears;    ///< By LinearId::index.
-  std::vector<View> vectors;            ///< By VectorId::index.
-  std::vector<ExpertsWeight> experts;   ///< By ExpertsId::index; spans into `linears`.
-  std::vector<int> linear_layers;       ///< Layer of each, to hold leases to their own.
+  std::vector<LinearWeight> linears;   ///< By LinearId::index.
+  std::vector<View> vectors;           ///< By VectorId::index.
+  std::vector<ExpertsWeight> experts;  ///< By ExpertsId::index; spans into `linears`.
+  std::vector<int> linear_layers;      ///< Layer of each, to hold leases to their own.
   std::vector<int> vector_layers;
   std::vector<int> expert_layers;
-  std::vector<Buffer> blocks;           ///< One per layer, what lies outside the layers first.
+  std::vector<Buffer> blocks;  ///< One per layer, what lies outside the layers first.
   int64_t resident_bytes = 0;
 
   Status place(const Manifest& manifest, const WeightPacker& packer, Device& device, std::vector<Job>& jobs);
@@ -263,7 +263,8 @@ Status Weights::Impl::place(const Manifest& manifest, const WeightPacker& packer
   }
   for (const LinearBinding& linear : manifest.linears) {
     std::byte*& to = next[linear.layer + 1];
-    std::byte* bias_to = linear.bias.tensor != nullptr ? to + aligned(packer.packed_bytes(linear.spec)) : nullptr;
+    std::byte* bias_to =
+        linear.bias.tensor != nullptr ? to + aligned(packer.packed_bytes(linear.spec)) : nullptr;
     jobs.push_back({.linear = &linear, .to = to, .bias_to = bias_to});
     linears.push_back({linear.spec, to, reinterpret_cast<const float*>(bias_to)});
     linear_layers.push_back(linear.layer);

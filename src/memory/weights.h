@@ -1,6 +1,6 @@
-// The weights of a model as its forward pass sees them: laid out by the backend's packer and leased layer by layer.
-// When everything fits, a lease costs nothing; when not, it is the point where a layer's bytes are waited for, and the
-// model code is the same.
+// The weights of a model as its forward pass sees them: laid out by the backend's packer and leased layer by
+// layer. When everything fits, a lease costs nothing; when not, it is the point where a layer's bytes are
+// waited for, and the model code is the same.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class Weights;
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 struct WeightLoadOptions {
-  int num_threads = 0;    ///< Threads that read and pack. 0: all usable CPUs.
+  int num_threads = 0;         ///< Threads that read and pack. 0: all usable CPUs.
   LoadProgress progress = {};  ///< May be empty.
 };
 
@@ -43,10 +43,11 @@ class Lease {
 /// All weights of one model on one device. One pass at a time leases from it.
 class Weights {
  public:
-  /// Reads every slice of the manifest once, packs matrices with `packer` and places all on `device`. Fails whole:
-  /// nothing is kept of a load that fails. Reads and packs on several threads, at most kMaxInFlightBytes (or one
-  /// matrix, where that is larger) of checkpoint bytes in memory beside what is resident. The checkpoint may be closed
-  /// afterwards. A matrix that the packer does not take is kUnsupported by name.
+  /// Reads every slice of the manifest once, packs matrices with `packer` and places all on `device`. Fails
+  /// whole: nothing is kept of a load that fails. Reads and packs on several threads, at most
+  /// kMaxInFlightBytes (or one matrix, where that is larger) of checkpoint bytes in memory beside what is
+  /// resident. The checkpoint may be closed afterwards. A matrix that the packer does not take is
+  /// kUnsupported by name.
   static Result<std::unique_ptr<Weights>> load(const Checkpoint& checkpoint, const Manifest& manifest,
                                                const WeightPacker& packer, Device& device,
                                                const WeightLoadOptions& options);

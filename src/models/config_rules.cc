@@ -32,11 +32,14 @@ HeadCounts read_head_counts(ConfigReader& config, int64_t hidden_size) {
   return heads;
 }
 
-float read_rms_norm_eps(ConfigReader& config) { return static_cast<float>(config.positive_number("rms_norm_eps", 1e-6)); }
+float read_rms_norm_eps(ConfigReader& config) {
+  return static_cast<float>(config.positive_number("rms_norm_eps", 1e-6));
+}
 
 void require_silu(ConfigReader& config) {
   const std::string activation = config.string("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") config.fail(StatusCode::kUnsupported, "hidden_act", "expected silu");
+  if (activation != "silu" && activation != "swish")
+    config.fail(StatusCode::kUnsupported, "hidden_act", "expected silu");
 }
 
 namespace {
@@ -45,7 +48,8 @@ std::vector<int64_t> windows_by_type(ConfigReader& config, int64_t num_layers, i
   const std::vector<std::string> types = config.string_list("layer_types");
   std::vector<int64_t> windows(num_layers, 0);
   if (static_cast<int64_t>(types.size()) != num_layers) {
-    config.fail(StatusCode::kCorrupt, "layer_types", fmt::format("expected {} entries (num_hidden_layers)", num_layers));
+    config.fail(StatusCode::kCorrupt, "layer_types",
+                fmt::format("expected {} entries (num_hidden_layers)", num_layers));
     return windows;
   }
   for (int64_t i = 0; i < num_layers; ++i) {
@@ -76,7 +80,8 @@ std::vector<int64_t> read_windows(ConfigReader& config, int64_t num_layers, int6
 RopeConfig read_full_width_rope(ConfigReader& config) {
   const RopeConfig rope = read_rope_config(config);
   if (rope.partial_rotary_factor != 1.0)
-    config.fail(StatusCode::kUnsupported, "rope_parameters", "expected no partial_rotary_factor other than 1");
+    config.fail(StatusCode::kUnsupported, "rope_parameters",
+                "expected no partial_rotary_factor other than 1");
   return rope;
 }
 
@@ -84,12 +89,13 @@ bool read_tied(ConfigReader& config, const WeightTable& table) {
   return config.boolean("tie_word_embeddings", !table.has_tensor("lm_head.weight"));
 }
 
-Result<ContextLengths> choose_context(int64_t max_position_embeddings, int64_t requested_tokens, RopeKind kind) {
+Result<ContextLengths> choose_context(int64_t max_position_embeddings, int64_t requested_tokens,
+                                      RopeKind kind) {
   const int64_t context = requested_tokens > 0 ? requested_tokens : max_position_embeddings;
   if (context <= max_position_embeddings) return ContextLengths{context, max_position_embeddings};
   if (kind == RopeKind::kDynamic) return ContextLengths{context, context};
-  return invalid_argument("a context of {} tokens: the model was made for {} (max_position_embeddings)", context,
-                          max_position_embeddings);
+  return invalid_argument("a context of {} tokens: the model was made for {} (max_position_embeddings)",
+                          context, max_position_embeddings);
 }
 
 DType activation_dtype(const HfConfig& config, bool compute_f32) {

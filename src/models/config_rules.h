@@ -1,5 +1,5 @@
-// Rules that the configs of several families share, each with its check; the families read everything else themselves.
-// Facts: specs/llama.md §1. Errors go to the reader's status, naming key and value.
+// Rules that the configs of several families share, each with its check; the families read everything else
+// themselves. Facts: specs/llama.md §1. Errors go to the reader's status, naming key and value.
 #pragma once
 
 #include <cstdint>
@@ -33,24 +33,27 @@ float read_rms_norm_eps(ConfigReader& config);
 /// Refuses a `hidden_act` other than SiLU.
 void require_silu(ConfigReader& config);
 
-/// For each layer the number of keys it sees, or 0 for all: by `layer_types`, or, without it, `sliding_window` from
-/// layer first_windowed on if `use_sliding_window`.
+/// For each layer the number of keys it sees, or 0 for all: by `layer_types`, or, without it,
+/// `sliding_window` from layer first_windowed on if `use_sliding_window`.
 std::vector<int64_t> read_windows(ConfigReader& config, int64_t num_layers, int64_t first_windowed);
 
 /// Rotary parameters of a family that rotates whole heads: another partial_rotary_factor is refused.
 RopeConfig read_full_width_rope(ConfigReader& config);
 
-/// `tie_word_embeddings`; without the key, whether the checkpoint lacks an lm_head: readers differ in their default.
+/// `tie_word_embeddings`; without the key, whether the checkpoint lacks an lm_head: readers differ in their
+/// default.
 bool read_tied(ConfigReader& config, const WeightTable& table);
 
-/// What options and rope kind make of the length: the context that angles are computed for, and the positions that
-/// the model serves.
+/// What options and rope kind make of the length: the context that angles are computed for, and the positions
+/// that the model serves.
 struct ContextLengths {
   int64_t context_tokens = 0;
   int64_t max_position_embeddings = 0;
 };
-/// From `max_position_embeddings` and the requested context (0: all of it). Only `dynamic` reaches beyond the former.
-Result<ContextLengths> choose_context(int64_t max_position_embeddings, int64_t requested_tokens, RopeKind kind);
+/// From `max_position_embeddings` and the requested context (0: all of it). Only `dynamic` reaches beyond the
+/// former.
+Result<ContextLengths> choose_context(int64_t max_position_embeddings, int64_t requested_tokens,
+                                      RopeKind kind);
 
 /// f32 when asked for or when the checkpoint computes in float32, else bf16 (arithmetic.md, "Numbers").
 DType activation_dtype(const HfConfig& config, bool compute_f32);

@@ -82,8 +82,8 @@ void TokenEnds::embed(const BlockPass& pass, const Lease& weights, std::span<con
   pass.ops.embed(pass.h, weights[token_embedding], tokens);
 }
 
-void TokenEnds::logits(const BlockPass& pass, const Lease& weights, std::span<const int32_t> logit_rows, View last,
-                       View logits) const {
+void TokenEnds::logits(const BlockPass& pass, const Lease& weights, std::span<const int32_t> logit_rows,
+                       View last, View logits) const {
   const auto num_rows = static_cast<int64_t>(logit_rows.size());
   if (num_rows == 0) return;
   const View h = last.rows(0, num_rows);

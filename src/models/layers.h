@@ -1,6 +1,6 @@
-// The blocks that families are built of: attention, SwiGLU MLP, sparse mixture of experts, and the embedding and head at
-// the two ends. A block holds the handles of its weights and its shape; its forward reads like the paper's formula.
-// The families bind the weights (names and shapes differ) and decide what follows what.
+// The blocks that families are built of: attention, SwiGLU MLP, sparse mixture of experts, and the embedding
+// and head at the two ends. A block holds the handles of its weights and its shape; its forward reads like
+// the paper's formula. The families bind the weights (names and shapes differ) and decide what follows what.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ struct SelfAttention {
   int64_t window = 0;  ///< Keys a row sees, itself included; 0: all.
 
   /// Appends the rows' keys and values to `pages` and adds the attention's output to pass.h.
-  void forward(const BlockPass& pass, const Lease& weights, const KvPages& pages, const AttentionScratch& s) const;
+  void forward(const BlockPass& pass, const Lease& weights, const KvPages& pages,
+               const AttentionScratch& s) const;
 };
 
 struct MlpScratch {

@@ -1,5 +1,5 @@
-// Llama (LlamaForCausalLM): Llama 2 and 3, SmolLM2, TinyLlama. Grouped-query attention with rotary positions and a
-// SwiGLU MLP, both behind RMS norms (Touvron et al. 2023, arXiv:2302.13971). Facts: specs/llama.md.
+// Llama (LlamaForCausalLM): Llama 2 and 3, SmolLM2, TinyLlama. Grouped-query attention with rotary positions
+// and a SwiGLU MLP, both behind RMS norms (Touvron et al. 2023, arXiv:2302.13971). Facts: specs/llama.md.
 #include <fmt/format.h>
 
 #include "models/config_rules.h"

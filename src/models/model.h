@@ -1,5 +1,5 @@
-// What the engine and a model family agree on: the pass, the state it reads and writes, and the forward function.
-// A family implements Model in one file; the engine owns and fills Pass and State.
+// What the engine and a model family agree on: the pass, the state it reads and writes, and the forward
+// function. A family implements Model in one file; the engine owns and fills Pass and State.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ struct State {
 
 /// What the engine must know of a model to hold its state and bound its passes.
 struct ModelSpec {
-  std::string model_type;            ///< Hugging Face's `model_type`: "llama", "qwen3", ...
+  std::string model_type;  ///< Hugging Face's `model_type`: "llama", "qwen3", ...
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
-  int64_t vocab_size = 0;            ///< Rows of the embedding, padding included.
+  int64_t vocab_size = 0;               ///< Rows of the embedding, padding included.
   int64_t max_position_embeddings = 0;  ///< Longest sequence the model can hold.
   DType activation_dtype = DType::kBF16;
-  std::vector<KvShape> kv_layers;    ///< One per attention layer.
+  std::vector<KvShape> kv_layers;  ///< One per attention layer.
 };
 
 /// An immutable loaded architecture. Thread-safe; its weights are leased from Weights.
@@ -47,8 +47,9 @@ class Model {
   /// Scratch that forward() takes from its arena for up to num_rows rows.
   virtual int64_t scratch_bytes(int64_t num_rows) const = 0;
 
-  /// Computes the rows of `pass`, extends `state` by them and writes logits [R, V] f32 for pass.logit_rows, on the
-  /// device of `ops`. Does not wait for the device (Ops::end_pass does). What a row's bits depend on: arithmetic.md.
+  /// Computes the rows of `pass`, extends `state` by them and writes logits [R, V] f32 for pass.logit_rows,
+  /// on the device of `ops`. Does not wait for the device (Ops::end_pass does). What a row's bits depend on:
+  /// arithmetic.md.
   virtual void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
                        View logits) const = 0;
 };

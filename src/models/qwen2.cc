@@ -1,5 +1,5 @@
-// Qwen2 and Qwen2.5 (Qwen2ForCausalLM): Llama's skeleton with biases on q, k and v, and optionally a sliding window in
-// the upper layers (Qwen Team 2024, arXiv:2407.10671). Facts: specs/llama.md.
+// Qwen2 and Qwen2.5 (Qwen2ForCausalLM): Llama's skeleton with biases on q, k and v, and optionally a sliding
+// window in the upper layers (Qwen Team 2024, arXiv:2407.10671). Facts: specs/llama.md.
 #include <fmt/format.h>
 
 #include "models/config_rules.h"

@@ -1,5 +1,5 @@
-// Qwen3, dense (Qwen3ForCausalLM): Llama's skeleton with an RMS norm on each head of q and k before the rotation
-// (Qwen Team 2025, arXiv:2505.09388). Facts: specs/llama.md.
+// Qwen3, dense (Qwen3ForCausalLM): Llama's skeleton with an RMS norm on each head of q and k before the
+// rotation (Qwen Team 2025, arXiv:2505.09388). Facts: specs/llama.md.
 #include <fmt/format.h>
 
 #include "models/config_rules.h"

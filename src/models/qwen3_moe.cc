@@ -16,8 +16,8 @@ struct Qwen3MoeConfig {
   int64_t moe_intermediate_size = 0;
   int64_t num_experts = 0;
   int64_t num_experts_per_tok = 0;
-  bool norm_topk_prob = false;    ///< The chosen experts' weights are divided by their sum.
-  std::vector<bool> is_sparse;    ///< Of each layer: experts, or an MLP of intermediate_size.
+  bool norm_topk_prob = false;  ///< The chosen experts' weights are divided by their sum.
+  std::vector<bool> is_sparse;  ///< Of each layer: experts, or an MLP of intermediate_size.
   int64_t vocab_size = 0;
   HeadCounts heads;
   float rms_norm_eps = 0;
@@ -28,12 +28,14 @@ struct Qwen3MoeConfig {
   RopeConfig rope;
 };
 
-/// The expert keys. The count is `num_experts` in published files, `num_local_experts` in those of Transformers 5.
+/// The expert keys. The count is `num_experts` in published files, `num_local_experts` in those of
+/// Transformers 5.
 void read_experts(ConfigReader& reader, Qwen3MoeConfig& c) {
   c.num_experts = reader.positive_int(reader.has("num_experts") ? "num_experts" : "num_local_experts");
   c.num_experts_per_tok = reader.positive_int("num_experts_per_tok");
   if (c.num_experts_per_tok > c.num_experts)
-    reader.fail(StatusCode::kCorrupt, "num_experts_per_tok", fmt::format("expected at most {}", c.num_experts));
+    reader.fail(StatusCode::kCorrupt, "num_experts_per_tok",
+                fmt::format("expected at most {}", c.num_experts));
   c.moe_intermediate_size = reader.positive_int("moe_intermediate_size");
   c.norm_topk_prob = reader.boolean("norm_topk_prob", false);
   const int64_t step = reader.positive_int("decoder_sparse_step", 1);

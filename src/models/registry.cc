@@ -25,7 +25,8 @@ Result<std::unique_ptr<Model>> make_model(const ModelSource& source) {
     }
     known += (known.empty() ? "" : ", ") + std::string(family.model_type);
   }
-  return unsupported("config.json: model_type: expected one of {}, found \"{}\"", known, source.config.model_type);
+  return unsupported("config.json: model_type: expected one of {}, found \"{}\"", known,
+                     source.config.model_type);
 }
 
 }  // namespace tensorfold

@@ -1,4 +1,5 @@
-// The families this program knows, by Hugging Face's `model_type`. A new family is one file and one line here.
+// The families this program knows, by Hugging Face's `model_type`. A new family is one file and one line
+// here.
 #pragma once
 
 #include <memory>
@@ -33,8 +34,8 @@ struct ModelFamily {
 /// All of them, in alphabetical order.
 std::span<const ModelFamily> model_families();
 
-/// The model that config.json describes, its weights declared in source.table and checked. kUnsupported names an
-/// unknown `model_type` and those that are known.
+/// The model that config.json describes, its weights declared in source.table and checked. kUnsupported names
+/// an unknown `model_type` and those that are known.
 Result<std::unique_ptr<Model>> make_model(const ModelSource& source);
 
 // One per family file.

@@ -26,8 +26,10 @@ int64_t original_length(const RopeConfig& config, const RotaryGeometry& geometry
 
 /// NTK scaling for the configured context: theta * (s n/Lm - (s - 1))^(d/(d-2)), n >= Lm.
 Result<Rotary> dynamic_rotary(const RopeConfig& config, const RotaryGeometry& geometry, int64_t width) {
-  if (width < 4) return unsupported("config.json: rope_type dynamic needs a rotary width of 4 or more, found {}", width);
-  const double length = static_cast<double>(std::max(geometry.context_tokens, geometry.max_position_embeddings));
+  if (width < 4)
+    return unsupported("config.json: rope_type dynamic needs a rotary width of 4 or more, found {}", width);
+  const double length =
+      static_cast<double>(std::max(geometry.context_tokens, geometry.max_position_embeddings));
   const double stretch = config.factor * length / static_cast<double>(geometry.max_position_embeddings);
   const double d = static_cast<double>(width);
   const double theta = config.theta * pow_f64(stretch - (config.factor - 1.0), d / (d - 2.0));
@@ -45,8 +47,8 @@ Rotary llama3_rotary(const RopeConfig& config, const RotaryGeometry& geometry, i
       f /= config.factor;
       continue;
     }
-    const double kept = (original / wavelength - config.low_freq_factor) /
-                        (config.high_freq_factor - config.low_freq_factor);
+    const double kept =
+        (original / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
     f = (1.0 - kept) * f / config.factor + kept * f;
   }
   return rotary;
@@ -63,8 +65,8 @@ double yarn_multiplier(const RopeConfig& config) {
   return mscale(1.0);
 }
 
-/// YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn more than beta_fast times over the original length are
-/// kept, those below beta_slow interpolated, a linear ramp between.
+/// YaRN (Peng et al. 2023, arXiv:2309.00071): pairs that turn more than beta_fast times over the original
+/// length are kept, those below beta_slow interpolated, a linear ramp between.
 Rotary yarn_rotary(const RopeConfig& config, const RotaryGeometry& geometry, int64_t width) {
   const double original = static_cast<double>(original_length(config, geometry));
   const double d = static_cast<double>(width);
@@ -95,14 +97,15 @@ Result<Rotary> longrope_rotary(const RopeConfig& config, const RotaryGeometry& g
   const bool is_long = geometry.context_tokens > original;
   const std::vector<double>& factors = is_long ? config.long_factor : config.short_factor;
   if (static_cast<int64_t>(factors.size()) != width / 2)
-    return corrupt("config.json: rope {} has {} numbers, expected {}", is_long ? "long_factor" : "short_factor",
-                   factors.size(), width / 2);
-  if (original < 2) return corrupt("config.json: original_max_position_embeddings is {}, expected 2 or more", original);
+    return corrupt("config.json: rope {} has {} numbers, expected {}",
+                   is_long ? "long_factor" : "short_factor", factors.size(), width / 2);
+  if (original < 2)
+    return corrupt("config.json: original_max_position_embeddings is {}, expected 2 or more", original);
   Rotary rotary{base_frequencies(config.theta, width), 1.0};
   for (int64_t j = 0; j < rotary.num_pairs(); ++j) {
     if (!(factors[j] > 0.0))
-      return corrupt("config.json: rope {} has {}, expected positive numbers", is_long ? "long_factor" : "short_factor",
-                     factors[j]);
+      return corrupt("config.json: rope {} has {}, expected positive numbers",
+                     is_long ? "long_factor" : "short_factor", factors[j]);
     rotary.inv_freq[j] /= factors[j];
   }
   const double stretch = config.factor > 0.0 ? config.factor
@@ -120,22 +123,30 @@ Result<Rotary> longrope_rotary(const RopeConfig& config, const RotaryGeometry& g
 
 Result<Rotary> make_rotary(const RopeConfig& config, const RotaryGeometry& geometry) {
   // Truncated as the reference does; both factors are positive and at most head_dim.
-  const auto width = static_cast<int64_t>(static_cast<double>(geometry.head_dim) * config.partial_rotary_factor);
+  const auto width =
+      static_cast<int64_t>(static_cast<double>(geometry.head_dim) * config.partial_rotary_factor);
   if (width < 2 || width % 2 != 0)
-    return unsupported("config.json: rotary width {} (head_dim {} times partial_rotary_factor {}), expected an even one",
-                       width, geometry.head_dim, config.partial_rotary_factor);
-  if (!(config.theta > 1.0)) return unsupported("config.json: rope_theta {}, expected more than 1", config.theta);
+    return unsupported(
+        "config.json: rotary width {} (head_dim {} times partial_rotary_factor {}), expected an even one",
+        width, geometry.head_dim, config.partial_rotary_factor);
+  if (!(config.theta > 1.0))
+    return unsupported("config.json: rope_theta {}, expected more than 1", config.theta);
   switch (config.kind) {
-    case RopeKind::kDefault: return Rotary{base_frequencies(config.theta, width), 1.0};
+    case RopeKind::kDefault:
+      return Rotary{base_frequencies(config.theta, width), 1.0};
     case RopeKind::kLinear: {
       Rotary rotary{base_frequencies(config.theta, width), 1.0};
       for (double& f : rotary.inv_freq) f /= config.factor;
       return rotary;
     }
-    case RopeKind::kDynamic: return dynamic_rotary(config, geometry, width);
-    case RopeKind::kLlama3: return llama3_rotary(config, geometry, width);
-    case RopeKind::kYarn: return yarn_rotary(config, geometry, width);
-    case RopeKind::kLongRope: return longrope_rotary(config, geometry, width);
+    case RopeKind::kDynamic:
+      return dynamic_rotary(config, geometry, width);
+    case RopeKind::kLlama3:
+      return llama3_rotary(config, geometry, width);
+    case RopeKind::kYarn:
+      return yarn_rotary(config, geometry, width);
+    case RopeKind::kLongRope:
+      return longrope_rotary(config, geometry, width);
   }
   TF_CHECK(false, "unknown rope kind");
 }

@@ -1,4 +1,5 @@
-// Rotary embeddings: from a config's rule to the frequencies that Ops::rope_table takes. Facts: specs/llama.md §4.
+// Rotary embeddings: from a config's rule to the frequencies that Ops::rope_table takes. Facts:
+// specs/llama.md §4.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,13 @@ struct Rotary {
 struct RotaryGeometry {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
-  /// The length that `dynamic` and `longrope` take instead of the length so far, so that a row's angles do not depend
-  /// on what comes after it (arithmetic.md, "The rest").
+  /// The length that `dynamic` and `longrope` take instead of the length so far, so that a row's angles do
+  /// not depend on what comes after it (arithmetic.md, "The rest").
   int64_t context_tokens = 0;
 };
 
-/// Frequencies in f64 from the project's own functions (ops/contract_math.h), so that they are equal on every machine.
-/// kUnsupported or kCorrupt, naming the key, where the rule and the geometry do not fit.
+/// Frequencies in f64 from the project's own functions (ops/contract_math.h), so that they are equal on every
+/// machine. kUnsupported or kCorrupt, naming the key, where the rule and the geometry do not fit.
 Result<Rotary> make_rotary(const RopeConfig& config, const RotaryGeometry& geometry);
 
 }  // namespace tensorfold

@@ -6,7 +6,8 @@
 
 namespace tensorfold {
 
-Result<std::unique_ptr<SequenceRunner>> SequenceRunner::create(const RunnableModel& runnable, const Limits& limits) {
+Result<std::unique_ptr<SequenceRunner>> SequenceRunner::create(const RunnableModel& runnable,
+                                                               const Limits& limits) {
   TF_CHECK(limits.max_tokens > 0 && limits.max_rows > 0);
   std::unique_ptr<SequenceRunner> runner(new SequenceRunner(runnable, limits));
   TF_RETURN_IF_ERROR(runner->allocate());
@@ -20,7 +21,8 @@ Status SequenceRunner::allocate() {
   int64_t kv_bytes = 0;
   for (const KvShape& shape : spec.kv_layers) kv_bytes += 2 * num_pages * runnable_.ops.kv_page_bytes(shape);
   TF_ASSIGN_OR_RETURN(kv_, device.allocate(kv_bytes, "KV pages"));
-  TF_ASSIGN_OR_RETURN(scratch_, device.allocate(runnable_.model.scratch_bytes(limits_.max_rows), "scratch of a pass"));
+  TF_ASSIGN_OR_RETURN(scratch_,
+                      device.allocate(runnable_.model.scratch_bytes(limits_.max_rows), "scratch of a pass"));
   TF_ASSIGN_OR_RETURN(logits_, device.allocate(limits_.max_rows * spec.vocab_size * 4, "logits"));
 
   std::byte* next = kv_.data();
@@ -44,8 +46,8 @@ Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> t
   const auto num_rows = static_cast<int64_t>(tokens.size());
   const int64_t vocab_size = runnable_.model.spec().vocab_size;
   if (num_rows > limits_.max_rows || num_tokens_ + num_rows > limits_.max_tokens)
-    return invalid_argument("{} tokens after {}: the limits are {} a pass and {} in all", num_rows, num_tokens_,
-                            limits_.max_rows, limits_.max_tokens);
+    return invalid_argument("{} tokens after {}: the limits are {} a pass and {} in all", num_rows,
+                            num_tokens_, limits_.max_rows, limits_.max_tokens);
   for (int32_t token : tokens)
     if (token < 0 || token >= vocab_size)
       return invalid_argument("token {} is outside the vocabulary of {}", token, vocab_size);
@@ -66,8 +68,8 @@ Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> t
   num_tokens_ += num_rows;
 
   host_logits_.resize(num_logits * vocab_size);
-  TF_RETURN_IF_ERROR(ops.device().copy_to_host(reinterpret_cast<std::byte*>(host_logits_.data()), logits_.data(),
-                                               num_logits * vocab_size * 4));
+  TF_RETURN_IF_ERROR(ops.device().copy_to_host(reinterpret_cast<std::byte*>(host_logits_.data()),
+                                               logits_.data(), num_logits * vocab_size * 4));
   return std::span<const float>(host_logits_);
 }
 

@@ -1,5 +1,5 @@
-// One sequence through a model, without an engine: for evaluation and tests. Its rows have the bits that the engine's
-// have (arithmetic.md, "The rule"); it owns the KV memory, scratch and logits that the engine would.
+// One sequence through a model, without an engine: for evaluation and tests. Its rows have the bits that the
+// engine's have (arithmetic.md, "The rule"); it owns the KV memory, scratch and logits that the engine would.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,13 @@ class SequenceRunner {
     int64_t max_tokens = 0;  ///< Of the sequence.
     int64_t max_rows = 0;    ///< Of one append().
   };
-  /// Allocates for the limits; kOutOfMemory names what did not fit. What `runnable` refers to must outlive it.
+  /// Allocates for the limits; kOutOfMemory names what did not fit. What `runnable` refers to must outlive
+  /// it.
   static Result<std::unique_ptr<SequenceRunner>> create(const RunnableModel& runnable, const Limits& limits);
 
-  /// Runs the next tokens and returns host logits [R, V] of the rows named (ascending, counted within this call), which
-  /// are valid until the next call. Tokens beyond the vocabulary and beyond the limits are kInvalidArgument.
+  /// Runs the next tokens and returns host logits [R, V] of the rows named (ascending, counted within this
+  /// call), which are valid until the next call. Tokens beyond the vocabulary and beyond the limits are
+  /// kInvalidArgument.
   Result<std::span<const float>> append(std::span<const int32_t> tokens, std::span<const int32_t> logit_rows);
 
   int64_t num_tokens() const { return num_tokens_; }
@@ -42,7 +44,8 @@ class SequenceRunner {
   Status reset();
 
  private:
-  SequenceRunner(const RunnableModel& runnable, const Limits& limits) : runnable_(runnable), limits_(limits) {}
+  SequenceRunner(const RunnableModel& runnable, const Limits& limits)
+      : runnable_(runnable), limits_(limits) {}
   Status allocate();
 
   RunnableModel runnable_;

@@ -23,14 +23,16 @@ const std::string kFolder = TENSORFOLD_SOURCE_DIR "/tests/golden/models/llama/li
 class EvaluateTest : public testing::Test {
  protected:
   EvaluateTest() {
-    model_ = load_model(kFolder, {.num_threads = 1, .use_reference_ops = true, .need_tokenizer = false}).value();
+    model_ =
+        load_model(kFolder, {.num_threads = 1, .use_reference_ops = true, .need_tokenizer = false}).value();
     const Checkpoint file = Checkpoint::open_file(kFolder + "/expected.safetensors").value();
     ids_ = read_i32(file, "input_ids");
   }
 
   std::vector<float> logits_of(std::span<const int32_t> ids) {
     const auto size = static_cast<int64_t>(ids.size());
-    const auto runner = SequenceRunner::create({*model_->model, *model_->ops, *model_->weights}, {size, size}).value();
+    const auto runner =
+        SequenceRunner::create({*model_->model, *model_->ops, *model_->weights}, {size, size}).value();
     return prompt_logits(*runner, ids, size).value();
   }
 
@@ -41,7 +43,8 @@ class EvaluateTest : public testing::Test {
     double nll = 0;
     for (size_t t = 0; t + 1 < ids.size(); ++t) {
       long double sum = 0;
-      for (size_t v = 0; v < vocab_size; ++v) sum += std::exp(static_cast<long double>(logits[t * vocab_size + v]));
+      for (size_t v = 0; v < vocab_size; ++v)
+        sum += std::exp(static_cast<long double>(logits[t * vocab_size + v]));
       nll += static_cast<double>(std::log(sum) - logits[t * vocab_size + ids[t + 1]]);
     }
     return nll;
@@ -101,17 +104,20 @@ TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedAndLeavesNoFile) {
   EXPECT_THAT(evaluate(*model_, ids_, {.window_tokens = 513}).status().message(),
               AllOf(HasSubstr("513"), HasSubstr("512")));
   std::vector<int32_t> longer(600, 1);
-  EXPECT_THAT(evaluate(*model_, longer, to_file).status().message(), AllOf(HasSubstr("600"), HasSubstr("logits")));
+  EXPECT_THAT(evaluate(*model_, longer, to_file).status().message(),
+              AllOf(HasSubstr("600"), HasSubstr("logits")));
   EXPECT_TRUE(evaluate(*model_, longer, {}).ok()) << "windows of 512";
   ids_[150] = 128;
-  EXPECT_THAT(evaluate(*model_, ids_, to_file).status().message(), AllOf(HasSubstr("128"), HasSubstr("vocabulary")));
+  EXPECT_THAT(evaluate(*model_, ids_, to_file).status().message(),
+              AllOf(HasSubstr("128"), HasSubstr("vocabulary")));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(ParseTokenIds, IntegersBetweenWhiteSpace) {
   EXPECT_THAT(parse_token_ids(" 1\n22\t333\r\n0 ").value(), ElementsAre(1, 22, 333, 0));
   EXPECT_TRUE(parse_token_ids(" \n").value().empty());
-  EXPECT_THAT(parse_token_ids("1 2x 3").status().message(), AllOf(HasSubstr("token id 1"), HasSubstr("\"2x\"")));
+  EXPECT_THAT(parse_token_ids("1 2x 3").status().message(),
+              AllOf(HasSubstr("token id 1"), HasSubstr("\"2x\"")));
   EXPECT_FALSE(parse_token_ids("-1").ok());
   EXPECT_FALSE(parse_token_ids("2147483648").ok());
   EXPECT_FALSE(parse_token_ids("1.5").ok());

@@ -35,10 +35,11 @@ class LoadModelTest : public testing::Test {
 TEST_F(LoadModelTest, AWholeFolderLoads) {
   write("chat_template.jinja", "{{ messages[0].content }}");
   int64_t done = 0, total = 0;
-  const auto loaded = load_model(folder_.path() + "/.", {.num_threads = 2, .progress = [&](int64_t d, int64_t t) {
-                                                           done = d;
-                                                           total = t;
-                                                         }});
+  const auto loaded =
+      load_model(folder_.path() + "/.", {.num_threads = 2, .progress = [&](int64_t d, int64_t t) {
+                                           done = d;
+                                           total = t;
+                                         }});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_EQ((*loaded)->name, std::filesystem::path(folder_.path()).filename());
   EXPECT_EQ((*loaded)->ops->info().name, "cpu");

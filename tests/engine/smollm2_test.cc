@@ -1,5 +1,5 @@
-// Real weights: SmolLM2-135M-Instruct as tools/smollm2_to_mlx.py writes it, against what mlx-lm computes with the same
-// weights in fp32 (tools/fixtures/smollm2_fixture.py). Skipped by name where the folder is missing.
+// Real weights: SmolLM2-135M-Instruct as tools/smollm2_to_mlx.py writes it, against what mlx-lm computes with
+// the same weights in fp32 (tools/fixtures/smollm2_fixture.py). Skipped by name where the folder is missing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +21,10 @@ class SmolLm2 : public testing::Test {
  protected:
   void SetUp() override {
     if (!std::filesystem::exists(TENSORFOLD_SMOLLM2 "/config.json"))
-      GTEST_SKIP() << "no SmolLM2-135M-Instruct at " << TENSORFOLD_SMOLLM2 << " (tools/smollm2_to_mlx.py writes it)";
-    expected_ = std::make_unique<Checkpoint>(Checkpoint::open_file(kGolden + "/expected.safetensors").value());
+      GTEST_SKIP() << "no SmolLM2-135M-Instruct at " << TENSORFOLD_SMOLLM2
+                   << " (tools/smollm2_to_mlx.py writes it)";
+    expected_ =
+        std::make_unique<Checkpoint>(Checkpoint::open_file(kGolden + "/expected.safetensors").value());
   }
 
   std::shared_ptr<LoadedModel> load(bool compute_f32) {
@@ -74,7 +76,8 @@ TEST_F(SmolLm2, PerplexityEqualsMlxLms) {
 }
 
 TEST_F(SmolLm2, GreedyReplyEqualsMlxLms) {
-  const std::vector<int32_t> prompt = read_i32(*expected_, "prompt_ids"), greedy = read_i32(*expected_, "greedy");
+  const std::vector<int32_t> prompt = read_i32(*expected_, "prompt_ids"),
+                             greedy = read_i32(*expected_, "greedy");
   const auto num_tokens = static_cast<int64_t>(greedy.size());
   for (bool compute_f32 : {true, false}) {
     const auto model = load(compute_f32);

@@ -1,5 +1,5 @@
-// Builds a checkpoint in memory for the tests of binding and loading: tensors by name, with bytes that tell where they
-// are from.
+// Builds a checkpoint in memory for the tests of binding and loading: tensors by name, with bytes that tell
+// where they are from.
 #pragma once
 
 #include <cstring>
@@ -21,10 +21,12 @@ class CheckpointBuilder {
     int64_t bytes = dtype_bits(dtype) / 8;
     for (int64_t dim : shape) bytes *= dim;
     std::string content;
-    for (int64_t i = 0; i < bytes; ++i) content.push_back(static_cast<char>(std::hash<std::string>()(name) % 251 + 7 * i));
+    for (int64_t i = 0; i < bytes; ++i)
+      content.push_back(static_cast<char>(std::hash<std::string>()(name) % 251 + 7 * i));
     return add(name, dtype, std::move(shape), std::move(content));
   }
-  CheckpointBuilder& add(const std::string& name, DType dtype, std::vector<int64_t> shape, std::string content) {
+  CheckpointBuilder& add(const std::string& name, DType dtype, std::vector<int64_t> shape,
+                         std::string content) {
     tensors_[name] = {{name, dtype, std::move(shape)}, std::move(content)};
     return *this;
   }
@@ -49,7 +51,8 @@ class CheckpointBuilder {
   Checkpoint open() {
     std::vector<TensorDeclaration> declarations;
     for (const auto& [name, tensor] : tensors_) declarations.push_back(tensor.declaration);
-    SafetensorsWriter writer = SafetensorsWriter::create("m/model.safetensors", declarations, {}, *files_).value();
+    SafetensorsWriter writer =
+        SafetensorsWriter::create("m/model.safetensors", declarations, {}, *files_).value();
     for (const auto& [name, tensor] : tensors_)
       TF_CHECK(writer.append(name, std::as_bytes(std::span(tensor.content))).ok());
     TF_CHECK(writer.finish().ok());

@@ -21,7 +21,8 @@ QuantizationConfig four_bits_of_32() {
 
 std::string bytes_of(const Checkpoint& checkpoint, const TensorSlice& slice) {
   std::string bytes(slice.bytes, '\0');
-  const Status status = checkpoint.read(*slice.tensor, slice.first_byte, std::as_writable_bytes(std::span(bytes)));
+  const Status status =
+      checkpoint.read(*slice.tensor, slice.first_byte, std::as_writable_bytes(std::span(bytes)));
   EXPECT_TRUE(status.ok()) << status.message();
   return bytes;
 }
@@ -36,9 +37,11 @@ std::string refusal(CheckpointBuilder builder, const LinearDeclaration& declarat
 }
 
 TEST(WeightTable, EveryWrapperPrefixBindsToTheSameName) {
-  for (const std::string prefix : {"model.", "model.language_model.", "language_model.model.", "language_model.", ""}) {
+  for (const std::string prefix :
+       {"model.", "model.language_model.", "language_model.model.", "language_model.", ""}) {
     CheckpointBuilder builder;
-    builder.add(prefix + "layers.0.self_attn.q_proj.weight", DType::kBF16, {4, 8}).add(prefix + "norm.weight", DType::kF16, {8});
+    builder.add(prefix + "layers.0.self_attn.q_proj.weight", DType::kBF16, {4, 8})
+        .add(prefix + "norm.weight", DType::kF16, {8});
     const Checkpoint checkpoint = builder.open();
     const QuantizationConfig none;
     WeightTable table("toy", checkpoint, none);
@@ -104,8 +107,9 @@ TEST(WeightTable, RefusalsNameLayerModuleShapesAndFile) {
             "toy: layer 3 k_proj: shape [1024, 16], expected [512, 16] (model.safetensors)");
   EXPECT_EQ(refusal(with(DType::kBF16, {512, 16, 1}), k_proj),
             "toy: layer 3 k_proj: shape [512, 16, 1], expected [512, 16] (model.safetensors)");
-  EXPECT_EQ(refusal(with(DType::kF8E4M3, {512, 16}), k_proj),
-            "toy: layer 3 k_proj: dtype F8_E4M3 without scales, expected BF16, F16 or F32 (model.safetensors)");
+  EXPECT_EQ(
+      refusal(with(DType::kF8E4M3, {512, 16}), k_proj),
+      "toy: layer 3 k_proj: dtype F8_E4M3 without scales, expected BF16, F16 or F32 (model.safetensors)");
   EXPECT_EQ(refusal(CheckpointBuilder().add("x", DType::kF32, {1}), k_proj),
             "toy: layer 3 k_proj: the checkpoint has no tensor layers.3.self_attn.k_proj.weight");
 }
@@ -133,7 +137,8 @@ TEST(WeightTable, BiasesMustBeThereExactlyIfAnnounced) {
   EXPECT_EQ(refusal(with_bias({4}), {"layers.0.a", 4, 8, true}), "accepted");
   EXPECT_EQ(refusal(with_bias({5}), {"layers.0.a", 4, 8, true}),
             "toy: layer 0 a.bias: shape [5], expected [4] (model.safetensors)");
-  EXPECT_THAT(refusal(with_bias({4}), {"layers.0.a", 4, 8, false}), HasSubstr("bias that the config does not announce"));
+  EXPECT_THAT(refusal(with_bias({4}), {"layers.0.a", 4, 8, false}),
+              HasSubstr("bias that the config does not announce"));
   EXPECT_THAT(refusal(CheckpointBuilder().add("model.layers.0.a.weight", DType::kBF16, {4, 8}),
                       {"layers.0.a", 4, 8, true}),
               HasSubstr("no tensor layers.0.a.bias"));
@@ -141,7 +146,8 @@ TEST(WeightTable, BiasesMustBeThereExactlyIfAnnounced) {
 
 TEST(WeightTable, OneNameInTwoSpellingsIsRefusedOnceItIsNeeded) {
   CheckpointBuilder builder;
-  builder.add("model.norm.weight", DType::kF32, {4}).add("language_model.model.norm.weight", DType::kF32, {4});
+  builder.add("model.norm.weight", DType::kF32, {4})
+      .add("language_model.model.norm.weight", DType::kF32, {4});
   builder.add("model.other.weight", DType::kF32, {4});
   const Checkpoint checkpoint = builder.open();
   const QuantizationConfig none;
@@ -149,7 +155,8 @@ TEST(WeightTable, OneNameInTwoSpellingsIsRefusedOnceItIsNeeded) {
   table.vector(kOutsideLayers, "other.weight", 4);
   EXPECT_TRUE(table.status().ok());
   table.vector(kOutsideLayers, "norm.weight", 4);
-  EXPECT_THAT(table.status().message(), AllOf(HasSubstr("model.norm.weight"), HasSubstr("language_model.model.norm.weight")));
+  EXPECT_THAT(table.status().message(),
+              AllOf(HasSubstr("model.norm.weight"), HasSubstr("language_model.model.norm.weight")));
 }
 
 TEST(WeightTable, TheFirstErrorStays) {
@@ -176,8 +183,8 @@ TEST(WeightTable, WhatMustBeAbsentIsRefusedWithItsReason) {
   EXPECT_THAT(table.status().message(), AllOf(HasSubstr("layer 2 norm"), HasSubstr("num_hidden_layers = 2")));
 }
 
-// ---- experts: 3 of them, gate and up [2, 32], down [32, 2] or, packed, intermediate 32 -------------------------------
-
+// ---- experts: 3 of them, gate and up [2, 32], down [32, 2] or, packed, intermediate 32
+// -------------------------------
 
 ExpertsDeclaration experts_of(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size) {
   return {"layers.1.mlp", num_experts, hidden_size, intermediate_size};
@@ -240,12 +247,16 @@ TEST(WeightTable, ExpertsBindTheSameBytesInAllThreeSpellings) {
 TEST(WeightTable, PackedExpertsAreCutWithTheirScales) {
   CheckpointBuilder stacked, fused;
   const std::string mlp = "model.layers.1.mlp.";
-  stacked.add_packed(mlp + "switch_mlp.gate_proj", {3, 32}, 64).add_packed(mlp + "switch_mlp.up_proj", {3, 32}, 64);
+  stacked.add_packed(mlp + "switch_mlp.gate_proj", {3, 32}, 64)
+      .add_packed(mlp + "switch_mlp.up_proj", {3, 32}, 64);
   stacked.add_packed(mlp + "switch_mlp.down_proj", {3, 64}, 32);
-  fused.add_packed(mlp + "experts.gate_up_proj", {3, 64}, 64).add_packed(mlp + "experts.down_proj", {3, 64}, 32);
-  const auto expected_part = [](const CheckpointBuilder& builder, const std::string& module, int index, int count) {
+  fused.add_packed(mlp + "experts.gate_up_proj", {3, 64}, 64)
+      .add_packed(mlp + "experts.down_proj", {3, 64}, 32);
+  const auto expected_part = [](const CheckpointBuilder& builder, const std::string& module, int index,
+                                int count) {
     std::string bytes;
-    for (const char* part : {".weight", ".scales", ".biases"}) bytes += piece(builder.content(module + part), index, count) + '|';
+    for (const char* part : {".weight", ".scales", ".biases"})
+      bytes += piece(builder.content(module + part), index, count) + '|';
     return bytes;
   };
   std::vector<std::string> of_stacked, of_fused;
@@ -284,7 +295,8 @@ TEST(WeightTable, ExpertsThatDoNotFitAreRefused) {
     }
     return builder;
   };
-  CheckpointBuilder two = one_by_one(2, DType::kBF16), three = one_by_one(3, DType::kBF16), one = one_by_one(1, DType::kBF16);
+  CheckpointBuilder two = one_by_one(2, DType::kBF16), three = one_by_one(3, DType::kBF16),
+                    one = one_by_one(1, DType::kBF16);
   CheckpointBuilder mixed = one_by_one(2, DType::kF32);
   EXPECT_EQ(refusal_of(two, {}), "accepted");
   EXPECT_THAT(refusal_of(three, {}), HasSubstr("more experts than the config's 2"));

@@ -1,4 +1,5 @@
-// Loading: every byte arrives packed at its place, whatever the number of threads, and failures leave nothing.
+// Loading: every byte arrives packed at its place, whatever the number of threads, and failures leave
+// nothing.
 #include "memory/weights.h"
 
 #include <gmock/gmock.h>
@@ -48,8 +49,9 @@ class FarDevice : public Device {
   std::string name() const override { return "far"; }
   bool is_host_memory() const override { return false; }
   Result<Buffer> allocate(int64_t size_bytes, std::string_view what) override {
-    return size_bytes > limit_bytes ? Result<Buffer>(make_error(StatusCode::kOutOfMemory, "{} does not fit", what))
-                                    : cpu_device().allocate(size_bytes, what);
+    return size_bytes > limit_bytes
+               ? Result<Buffer>(make_error(StatusCode::kOutOfMemory, "{} does not fit", what))
+               : cpu_device().allocate(size_bytes, what);
   }
   int64_t free_bytes() const override { return num_free_bytes; }
   int64_t total_bytes() const override { return num_free_bytes; }
@@ -60,7 +62,9 @@ class FarDevice : public Device {
   Status copy_to_host(std::byte* host, const std::byte* device, int64_t size_bytes) override {
     return cpu_device().copy_to_host(host, device, size_bytes);
   }
-  Status zero(std::byte* device, int64_t size_bytes) override { return cpu_device().zero(device, size_bytes); }
+  Status zero(std::byte* device, int64_t size_bytes) override {
+    return cpu_device().zero(device, size_bytes);
+  }
 
   int64_t limit_bytes = INT64_MAX;
   int64_t num_free_bytes = INT64_MAX;
@@ -127,12 +131,15 @@ TEST_F(LoadTest, EveryByteArrivesWhateverTheNumberOfThreads) {
   for (int num_threads : {1, 2, 5, 0}) {
     Result<std::unique_ptr<Weights>> weights = load({.num_threads = num_threads});
     ASSERT_TRUE(weights.ok()) << weights.status().message();
-    const Lease layer0 = (*weights)->layer(0), layer1 = (*weights)->layer(1), outside = (*weights)->outside_layers();
-    expect_packed(layer0[a_], {builder_.content("model.layers.0.a.weight"), builder_.content("model.layers.0.a.scales"),
-                               builder_.content("model.layers.0.a.biases")});
+    const Lease layer0 = (*weights)->layer(0), layer1 = (*weights)->layer(1),
+                outside = (*weights)->outside_layers();
+    expect_packed(layer0[a_],
+                  {builder_.content("model.layers.0.a.weight"), builder_.content("model.layers.0.a.scales"),
+                   builder_.content("model.layers.0.a.biases")});
     expect_packed(layer0[b_], {builder_.content("model.layers.0.b.weight")});
     expect_packed(outside[head_], {builder_.content("lm_head.weight")});
-    EXPECT_EQ(std::vector<float>(layer0[b_].bias, layer0[b_].bias + 5), (std::vector<float>{1, -2, 3, 0.5, 7}));
+    EXPECT_EQ(std::vector<float>(layer0[b_].bias, layer0[b_].bias + 5),
+              (std::vector<float>{1, -2, 3, 0.5, 7}));
     EXPECT_EQ(layer0[a_].bias, nullptr);
     const float* norm0 = layer0[norm0_].row<float>(0);
     EXPECT_EQ(std::vector<float>(norm0, norm0 + 2), (std::vector<float>{1.0f, -2.0f}));

@@ -1,5 +1,5 @@
-// What families make of their config.json: keys in older and newer spellings, defaults, and refusals by key and value.
-// Each case edits the config of a fixture of tests/golden/models.
+// What families make of their config.json: keys in older and newer spellings, defaults, and refusals by key
+// and value. Each case edits the config of a fixture of tests/golden/models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,10 +74,16 @@ Json object(Json::Object members) { return Json(std::move(members)); }
 
 TEST(Config, OlderRotarySpellingGivesTheSameBits) {
   const std::vector<float> expected = EditedModel("llama/llama3_biases").logits();
-  Json scaling = object({{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  Json scaling = object({{"type", "llama3"},
+                         {"factor", 8},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
                          {"original_max_position_embeddings", 64}});
   EditedModel older("llama/llama3_biases");
-  older.erase("rope_parameters").set("rope_scaling", scaling).set("rope_theta", 10000.0).rename("dtype", "torch_dtype");
+  older.erase("rope_parameters")
+      .set("rope_scaling", scaling)
+      .set("rope_theta", 10000.0)
+      .rename("dtype", "torch_dtype");
   EXPECT_EQ(older.logits(), expected);
   scaling.set("factor", 4.0);
   EXPECT_NE(older.set("rope_scaling", scaling).logits(), expected);
@@ -85,7 +91,8 @@ TEST(Config, OlderRotarySpellingGivesTheSameBits) {
 
 TEST(Config, PublishedExpertCountKeyGivesTheSameBits) {
   const std::vector<float> expected = EditedModel("qwen3_moe/normalized").logits();
-  EXPECT_EQ(EditedModel("qwen3_moe/normalized").rename("num_local_experts", "num_experts").logits(), expected);
+  EXPECT_EQ(EditedModel("qwen3_moe/normalized").rename("num_local_experts", "num_experts").logits(),
+            expected);
 }
 
 TEST(Config, WindowsWithoutLayerTypesFollowMaxWindowLayers) {
@@ -93,7 +100,8 @@ TEST(Config, WindowsWithoutLayerTypesFollowMaxWindowLayers) {
   EXPECT_EQ(EditedModel("qwen2/sliding").erase("layer_types").logits(), expected);
   EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("max_window_layers", 0).logits(), expected);
   EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("sliding_window", 36).logits(), expected);
-  EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("use_sliding_window", false).logits(), expected);
+  EXPECT_NE(EditedModel("qwen2/sliding").erase("layer_types").set("use_sliding_window", false).logits(),
+            expected);
 }
 
 TEST(Config, WindowsOfEachLayer) {
@@ -108,17 +116,20 @@ TEST(Config, WindowsOfEachLayer) {
   EXPECT_THAT(windows(R"({"sliding_window": 8})", 0), ElementsAre(0, 0, 0));
   EXPECT_THAT(windows(R"({"sliding_window": null, "use_sliding_window": true})", 0), ElementsAre(0, 0, 0));
   EXPECT_THAT(windows(R"({"sliding_window": 8, "use_sliding_window": true,
-                          "layer_types": ["sliding_attention", "full_attention", "full_attention"]})", 1),
+                          "layer_types": ["sliding_attention", "full_attention", "full_attention"]})",
+                      1),
               ElementsAre(8, 0, 0));
 }
 
 TEST(Config, MissingKeysTakeTheirDefaults) {
   const std::vector<float> tied = EditedModel("llama/tied").logits();
-  EXPECT_EQ(EditedModel("llama/tied").erase("head_dim").erase("attention_bias").erase("mlp_bias").logits(), tied);
+  EXPECT_EQ(EditedModel("llama/tied").erase("head_dim").erase("attention_bias").erase("mlp_bias").logits(),
+            tied);
   EXPECT_EQ(EditedModel("llama/tied").set("head_dim", nullptr).logits(), tied);
   EXPECT_EQ(EditedModel("llama/tied").erase("tie_word_embeddings").logits(), tied) << "there is no lm_head";
   const std::vector<float> untied = EditedModel("qwen2/sliding").logits();
-  EXPECT_EQ(EditedModel("qwen2/sliding").erase("tie_word_embeddings").logits(), untied) << "there is an lm_head";
+  EXPECT_EQ(EditedModel("qwen2/sliding").erase("tie_word_embeddings").logits(), untied)
+      << "there is an lm_head";
   EXPECT_NE(EditedModel("qwen2/sliding").set("tie_word_embeddings", true).logits(), untied);
   const std::vector<float> all_heads = EditedModel("llama/yarn_f16_sharded").logits();
   EXPECT_EQ(EditedModel("llama/yarn_f16_sharded").erase("num_key_value_heads").logits(), all_heads);
@@ -131,19 +142,28 @@ TEST(Config, ComputingInF32ChangesTheCacheAndTheActivations) {
   EXPECT_EQ(model->model->spec().activation_dtype, DType::kF32);
   EXPECT_EQ(model->model->spec().kv_layers.at(0).dtype, DType::kF32);
   EXPECT_EQ(EditedModel("llama/linear_f32").load().value()->model->spec().activation_dtype, DType::kF32);
-  EXPECT_EQ(EditedModel("llama/yarn_f16_sharded").load().value()->model->spec().activation_dtype, DType::kBF16);
+  EXPECT_EQ(EditedModel("llama/yarn_f16_sharded").load().value()->model->spec().activation_dtype,
+            DType::kBF16);
 }
 
 TEST(Config, TheContextReachesBeyondTheModelOnlyWithDynamicRope) {
-  EXPECT_EQ(EditedModel("llama/dynamic").load({.context_tokens = 1000}).value()->model->spec().max_position_embeddings,
+  EXPECT_EQ(EditedModel("llama/dynamic")
+                .load({.context_tokens = 1000})
+                .value()
+                ->model->spec()
+                .max_position_embeddings,
             1000);
-  EXPECT_EQ(EditedModel("llama/tied").load({.context_tokens = 100}).value()->model->spec().max_position_embeddings, 512);
-  EXPECT_THAT(EditedModel("llama/tied").refusal({.context_tokens = 513}), AllOf(HasSubstr("513"), HasSubstr("512")));
+  EXPECT_EQ(
+      EditedModel("llama/tied").load({.context_tokens = 100}).value()->model->spec().max_position_embeddings,
+      512);
+  EXPECT_THAT(EditedModel("llama/tied").refusal({.context_tokens = 513}),
+              AllOf(HasSubstr("513"), HasSubstr("512")));
 }
 
 TEST(Config, UnknownFamiliesAreRefusedWithTheKnownOnes) {
-  EXPECT_THAT(EditedModel("llama/tied").set("model_type", "gpt2").refusal(),
-              AllOf(HasSubstr("model_type"), HasSubstr("\"gpt2\""), HasSubstr("llama, qwen2, qwen3, qwen3_moe")));
+  EXPECT_THAT(
+      EditedModel("llama/tied").set("model_type", "gpt2").refusal(),
+      AllOf(HasSubstr("model_type"), HasSubstr("\"gpt2\""), HasSubstr("llama, qwen2, qwen3, qwen3_moe")));
 }
 
 TEST(Config, WhatCannotBeComputedIsRefusedByKeyAndValue) {
@@ -165,7 +185,8 @@ TEST(Config, WhatCannotBeComputedIsRefusedByKeyAndValue) {
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("7"), HasSubstr("at most 6")));
   EXPECT_THAT(EditedModel("qwen2/sliding").set("layer_types", Json::Array{"full_attention"}).refusal(),
               HasSubstr("layer_types"));
-  EXPECT_THAT(EditedModel("qwen2/sliding").set("use_sliding_window", false).refusal(), HasSubstr("layer_types"));
+  EXPECT_THAT(EditedModel("qwen2/sliding").set("use_sliding_window", false).refusal(),
+              HasSubstr("layer_types"));
   EXPECT_THAT(EditedModel("qwen2/sliding")
                   .set("layer_types", Json::Array{"full_attention", "chunked_attention", "full_attention"})
                   .refusal(),
@@ -179,14 +200,17 @@ TEST(Config, WeightsThatContradictTheConfigAreRefusedByTensor) {
             "llama: layer 0 gate_proj: shape [128, 96], expected [64, 96] (model.safetensors)");
   EXPECT_EQ(EditedModel("llama/tied").set("num_hidden_layers", 3).refusal(),
             "llama: layer 2 input_layernorm: the checkpoint has no tensor layers.2.input_layernorm.weight");
-  EXPECT_THAT(EditedModel("llama/tied").set("num_hidden_layers", 1).refusal(), HasSubstr("num_hidden_layers = 1"));
+  EXPECT_THAT(EditedModel("llama/tied").set("num_hidden_layers", 1).refusal(),
+              HasSubstr("num_hidden_layers = 1"));
   EXPECT_THAT(EditedModel("llama/tied").set("tie_word_embeddings", false).refusal(), HasSubstr("lm_head"));
-  EXPECT_THAT(EditedModel("llama/tied").set("attention_bias", true).refusal(), HasSubstr("layer 0 q_proj.bias"));
+  EXPECT_THAT(EditedModel("llama/tied").set("attention_bias", true).refusal(),
+              HasSubstr("layer 0 q_proj.bias"));
   EXPECT_THAT(EditedModel("llama/llama3_biases").set("mlp_bias", false).refusal(),
               AllOf(HasSubstr("layer 0 gate_proj"), HasSubstr("bias")));
   EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("num_local_experts", 5).refusal(),
               AllOf(HasSubstr("layer 0 gate: shape [6, 64], expected [5, 64]")));
-  EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("mlp_only_layers", Json::array()).refusal(), HasSubstr("layer 1"));
+  EXPECT_THAT(EditedModel("qwen3_moe/normalized").set("mlp_only_layers", Json::array()).refusal(),
+              HasSubstr("layer 1"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A fixture of tests/golden/models and our run of it: what the comparisons with transformers and mlx-lm share.
+// A fixture of tests/golden/models and our run of it: what the comparisons with transformers and mlx-lm
+// share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -88,7 +89,8 @@ class GoldenFixture : public testing::TestWithParam<const char*> {
     std::printf("%s: f32 max %.2e, rms %.2e of the spread\n", GetParam(), d.max / spread(), d.rms / spread());
     EXPECT_LE(d.max, 1e-4 * spread());
     for (size_t t = 0; t < expected_.input_ids.size(); ++t)
-      EXPECT_EQ(argmax(std::span(logits).subspan(t * vocab_size_, vocab_size_)), expected_.argmax[t]) << "row " << t;
+      EXPECT_EQ(argmax(std::span(logits).subspan(t * vocab_size_, vocab_size_)), expected_.argmax[t])
+          << "row " << t;
   }
 
   /// In bf16 no further from the fp32 logits than the reference's own run, whose distance is `reference_rms`.

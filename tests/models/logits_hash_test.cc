@@ -1,8 +1,9 @@
 // The bits of an arithmetic id do not change unnoticed: hashes of tiny models' logits, per id (arithmetic.md,
-// "Arithmetic ids"). They are those of every backend with that id: the reference and each CPU instruction set.
+// "Arithmetic ids"). They are those of every backend with that id: the reference and each CPU instruction
+// set.
 //
-// A failure means that some bit of some reply has changed. If that is intended, the id is raised and the new hashes are
-// written to tests/golden/models/logits_hashes.txt; the test prints the lines.
+// A failure means that some bit of some reply has changed. If that is intended, the id is raised and the new
+// hashes are written to tests/golden/models/logits_hashes.txt; the test prints the lines.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -19,10 +20,11 @@ namespace {
 
 const std::string kGolden = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
 
-/// One model of each kind of arithmetic: bf16, f16 and f32 weights, biases, windows, experts, and each packed width.
-constexpr const char* kModels[] = {"llama/tied",       "llama/llama3_biases", "llama/yarn_f16_sharded",
-                                   "llama/linear_f32", "qwen2/sliding",       "qwen3/yarn_mixed_window",
-                                   "qwen3_moe/normalized", "llama/mlx_4bit",  "qwen3/mlx_8bit_f16",
+/// One model of each kind of arithmetic: bf16, f16 and f32 weights, biases, windows, experts, and each packed
+/// width.
+constexpr const char* kModels[] = {"llama/tied",           "llama/llama3_biases", "llama/yarn_f16_sharded",
+                                   "llama/linear_f32",     "qwen2/sliding",       "qwen3/yarn_mixed_window",
+                                   "qwen3_moe/normalized", "llama/mlx_4bit",      "qwen3/mlx_8bit_f16",
                                    "qwen3_moe/mlx_mixed"};
 
 /// "id model" -> hash.

@@ -1,5 +1,6 @@
-// Packed checkpoints against mlx-lm, on the tiny MLX folders of tests/golden/models (tools/fixtures/mlx_fixture.py):
-// testing.md, oracle 4. mlx-lm quantized, named and stacked what is read here.
+// Packed checkpoints against mlx-lm, on the tiny MLX folders of tests/golden/models
+// (tools/fixtures/mlx_fixture.py): testing.md, oracle 4. mlx-lm quantized, named and stacked what is read
+// here.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,17 +46,20 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
   using Formats = std::map<std::string, int>;
   EXPECT_EQ(formats_of(root + "llama/mlx_4bit"), (Formats{{"affine 4-bit g32 bf16", 1 + 2 * 7}}));
   // Only o_proj has an input that is a multiple of 32.
-  EXPECT_EQ(formats_of(root + "llama/mlx_partly_packed"), (Formats{{"affine 4-bit g32 bf16", 3}, {"bf16", 2 + 3 * 6}}));
+  EXPECT_EQ(formats_of(root + "llama/mlx_partly_packed"),
+            (Formats{{"affine 4-bit g32 bf16", 3}, {"bf16", 2 + 3 * 6}}));
   // Inputs of 96 (o_proj, down_proj) are no multiples of 64.
-  EXPECT_EQ(formats_of(root + "qwen3/mlx_8bit_f16"), (Formats{{"affine 8-bit g64 f16", 1 + 2 * 5}, {"f16", 2 * 2}}));
+  EXPECT_EQ(formats_of(root + "qwen3/mlx_8bit_f16"),
+            (Formats{{"affine 8-bit g64 f16", 1 + 2 * 5}, {"f16", 2 * 2}}));
   // Of each format's entries in mlx_fixture.py: two MoE layers of 6 experts and a dense one.
-  EXPECT_EQ(formats_of(root + "qwen3_moe/mlx_mixed"),
-            (Formats{{"affine 8-bit g64 bf16", 2},                      // routers
-                     {"affine 3-bit g32 bf16", 3},                      // q_proj
-                     {"affine 6-bit g64 bf16", 3},                      // v_proj
-                     {"affine 5-bit g32 bf16", 1},                      // lm_head
-                     {"affine 2-bit g32 bf16", 2 * 6},                  // experts' up_proj
-                     {"affine 4-bit g32 bf16", 1 + 3 * 2 + 24 + 3}}));  // embedding; k, o; gate, down; dense MLP
+  EXPECT_EQ(
+      formats_of(root + "qwen3_moe/mlx_mixed"),
+      (Formats{{"affine 8-bit g64 bf16", 2},                      // routers
+               {"affine 3-bit g32 bf16", 3},                      // q_proj
+               {"affine 6-bit g64 bf16", 3},                      // v_proj
+               {"affine 5-bit g32 bf16", 1},                      // lm_head
+               {"affine 2-bit g32 bf16", 2 * 6},                  // experts' up_proj
+               {"affine 4-bit g32 bf16", 1 + 3 * 2 + 24 + 3}}));  // embedding; k, o; gate, down; dense MLP
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, MlxFixture,

@@ -52,8 +52,8 @@ TEST(Rope, DynamicTakesTheContextAsItsLength) {
 }
 
 TEST(Rope, Llama3BlendsBetweenKeptAndDivided) {
-  const RopeConfig config = {.kind = RopeKind::kLlama3, .theta = 5e5, .factor = 8.0,
-                             .original_max_position_embeddings = 8192};
+  const RopeConfig config = {
+      .kind = RopeKind::kLlama3, .theta = 5e5, .factor = 8.0, .original_max_position_embeddings = 8192};
   const Rotary rotary = rotary_of(config, {128, 131072, 131072});
   const double blended[] = {0.82817, 0.64374, 0.49351, 0.37112, 0.27143, 0.19021};
   for (int j = 0; j < 64; ++j) {
@@ -70,8 +70,8 @@ double yarn_ramp(const Rotary& rotary, const RopeConfig& config, int64_t width, 
 }
 
 TEST(Rope, YarnRampRunsBetweenItsRoundedBorders) {
-  const RopeConfig config = {.kind = RopeKind::kYarn, .theta = 1e6, .factor = 4.0,
-                             .original_max_position_embeddings = 32768};
+  const RopeConfig config = {
+      .kind = RopeKind::kYarn, .theta = 1e6, .factor = 4.0, .original_max_position_embeddings = 32768};
   const Rotary rotary = rotary_of(config, {128, 131072, 131072});
   for (int j = 0; j < 64; ++j) {
     const double expected = j <= 23 ? 0.0 : j >= 40 ? 1.0 : (j - 23) / 17.0;
@@ -81,8 +81,11 @@ TEST(Rope, YarnRampRunsBetweenItsRoundedBorders) {
 }
 
 TEST(Rope, YarnWithoutTruncationKeepsFractionalBorders) {
-  RopeConfig config = {.kind = RopeKind::kYarn, .theta = 1e7, .factor = 4.0,
-                       .original_max_position_embeddings = 262144, .truncate = false};
+  RopeConfig config = {.kind = RopeKind::kYarn,
+                       .theta = 1e7,
+                       .factor = 4.0,
+                       .original_max_position_embeddings = 262144,
+                       .truncate = false};
   const double low = 64 * std::log(262144 / (32 * 2 * M_PI)) / (2 * std::log(1e7));
   const double high = 64 * std::log(262144 / (2 * M_PI)) / (2 * std::log(1e7));
   ASSERT_EQ(std::floor(low), 14);
@@ -94,15 +97,16 @@ TEST(Rope, YarnWithoutTruncationKeepsFractionalBorders) {
 }
 
 TEST(Rope, YarnMultiplierFollowsItsKeysInOrder) {
-  RopeConfig config = {.kind = RopeKind::kYarn, .theta = 1e4, .factor = 40.0,
-                       .original_max_position_embeddings = 4096};
+  RopeConfig config = {
+      .kind = RopeKind::kYarn, .theta = 1e4, .factor = 40.0, .original_max_position_embeddings = 4096};
   const RotaryGeometry geometry = {64, 163840, 163840};
   EXPECT_NEAR(rotary_of(config, geometry).multiplier, 0.1 * std::log(40.0) + 1.0, kTiny);
   config.mscale = 0.707;
-  EXPECT_NEAR(rotary_of(config, geometry).multiplier, 0.1 * std::log(40.0) + 1.0, kTiny) << "mscale alone says nothing";
+  EXPECT_NEAR(rotary_of(config, geometry).multiplier, 0.1 * std::log(40.0) + 1.0, kTiny)
+      << "mscale alone says nothing";
   config.mscale_all_dim = 1.0;
-  EXPECT_NEAR(rotary_of(config, geometry).multiplier, (0.0707 * std::log(40.0) + 1.0) / (0.1 * std::log(40.0) + 1.0),
-              kTiny);
+  EXPECT_NEAR(rotary_of(config, geometry).multiplier,
+              (0.0707 * std::log(40.0) + 1.0) / (0.1 * std::log(40.0) + 1.0), kTiny);
   config.attention_factor = 0.5;
   EXPECT_EQ(rotary_of(config, geometry).multiplier, 0.5);
   config.attention_factor.reset();
@@ -119,8 +123,11 @@ TEST(Rope, YarnWithoutOriginalLengthTakesTheModels) {
 }
 
 TEST(Rope, LongRopeChoosesItsFactorsByTheContext) {
-  const RopeConfig config = {.kind = RopeKind::kLongRope, .factor = 0.0, .original_max_position_embeddings = 4096,
-                             .short_factor = {1.0, 1.5}, .long_factor = {2.0, 8.0}};
+  const RopeConfig config = {.kind = RopeKind::kLongRope,
+                             .factor = 0.0,
+                             .original_max_position_embeddings = 4096,
+                             .short_factor = {1.0, 1.5},
+                             .long_factor = {2.0, 8.0}};
   const Rotary short_rotary = rotary_of(config, {4, 131072, 4096});
   const Rotary long_rotary = rotary_of(config, {4, 131072, 4097});
   EXPECT_NEAR(short_rotary.inv_freq[1], 0.01 / 1.5, kTiny);
@@ -132,9 +139,13 @@ TEST(Rope, LongRopeChoosesItsFactorsByTheContext) {
 }
 
 TEST(Rope, LongRopeMultiplierFollowsFactorAndAttentionFactor) {
-  RopeConfig config = {.kind = RopeKind::kLongRope, .factor = 16.0, .original_max_position_embeddings = 4096,
-                       .short_factor = {1.0, 1.5}, .long_factor = {2.0, 8.0}};
-  EXPECT_NEAR(rotary_of(config, {4, 131072, 4096}).multiplier, std::sqrt(1.0 + std::log(16.0) / std::log(4096.0)), kTiny);
+  RopeConfig config = {.kind = RopeKind::kLongRope,
+                       .factor = 16.0,
+                       .original_max_position_embeddings = 4096,
+                       .short_factor = {1.0, 1.5},
+                       .long_factor = {2.0, 8.0}};
+  EXPECT_NEAR(rotary_of(config, {4, 131072, 4096}).multiplier,
+              std::sqrt(1.0 + std::log(16.0) / std::log(4096.0)), kTiny);
   config.factor = 1.0;
   EXPECT_EQ(rotary_of(config, {4, 131072, 4096}).multiplier, 1.0);
   config.attention_factor = 1.25;

@@ -36,9 +36,10 @@ TEST_P(TransformersFixture, InBf16LogitsAreNoFurtherFromF32ThanTheReferencesOwnB
 
 INSTANTIATE_TEST_SUITE_P(Golden, TransformersFixture,
                          testing::Values("llama/tied", "llama/llama3_biases", "llama/yarn_f16_sharded",
-                                         "llama/linear_f32", "llama/dynamic", "llama/longrope", "llama/longrope_short",
-                                         "qwen2/sliding", "qwen2/tied_sharded", "qwen3/tied",
-                                         "qwen3/yarn_mixed_window", "qwen3_moe/normalized", "qwen3_moe/sparse_step"),
+                                         "llama/linear_f32", "llama/dynamic", "llama/longrope",
+                                         "llama/longrope_short", "qwen2/sliding", "qwen2/tied_sharded",
+                                         "qwen3/tied", "qwen3/yarn_mixed_window", "qwen3_moe/normalized",
+                                         "qwen3_moe/sparse_step"),
                          GoldenFixture::kName);
 
 }  // namespace

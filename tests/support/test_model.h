@@ -34,7 +34,8 @@ Result<std::vector<float>> prompt_logits(SequenceRunner& runner, std::span<const
                                          int64_t rows_per_pass);
 
 /// The tokens that follow a prompt by argmax (first of equals), decoded one by one; `runner` is reset first.
-Result<std::vector<int32_t>> greedy_tokens(SequenceRunner& runner, std::span<const int32_t> prompt, int64_t num_tokens);
+Result<std::vector<int32_t>> greedy_tokens(SequenceRunner& runner, std::span<const int32_t> prompt,
+                                           int64_t num_tokens);
 
 /// Index of the largest, the first of equals.
 int32_t argmax(std::span<const float> values);
