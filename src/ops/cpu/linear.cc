@@ -1,11 +1,13 @@
-// The loops of linear(): tasks over panels and rows. The arithmetic is in the kernels (linear_kernels.h), the
-// activations come from linear_rows.h.
+// The loops of linear(): panels and rows, shared out to threads. The arithmetic is in the kernels (linear_kernels.h),
+// the activations come from linear_rows.h.
 //
-// A task is some panels times some rows. It goes panel by panel, so that a panel read from memory stays in L1 or L2
-// for all of the task's rows, up to eight at a time.
+// A panel read from memory stays in L1 or L2 for a part of the rows, which go through a kernel up to eight at a time.
+// Each thread has a stretch of panels of its own, so that what it asks for ahead of time is what it reads next; a thread
+// that is done takes panels from the others.
 #include "ops/cpu/linear.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "ops/cpu/linear_finish.h"
@@ -16,12 +18,12 @@
 namespace tensorfold::cpu {
 namespace {
 
-/// Activations of a task: they are read once per panel, from an L2 cache of 512 KB or more.
-constexpr int64_t kRowBlockBytes = 256 << 10;
-/// Handing a task to another thread costs a few hundred nanoseconds, the time to read this much.
-constexpr int64_t kMinTaskBytes = 16 << 10;
-/// Tasks are taken one by one, so that a thread that is late takes fewer.
-constexpr int64_t kTasksPerThread = 8;
+/// Activations of a part of the rows: they are read once per panel, from an L2 cache of 512 KB or more.
+constexpr int64_t kRowPartBytes = 256 << 10;
+/// Below so many bytes times rows the other threads are left alone: handing over costs about a microsecond.
+constexpr int64_t kMinSharedCost = 48 << 10;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// A call with all that its panels share.
 struct Product {
@@ -34,6 +36,13 @@ struct Product {
   const float* group_sums = nullptr;  ///< [num_rows][num_groups]; null where weights are floats.
   int64_t num_groups = 0;
   int64_t num_rows = 0;
+  int64_t row_parts = 1;   ///< The rows are cut into equal parts.
+  int64_t first_item = 0;  ///< Of its num_items(), among those of the dispatch.
+
+  int64_t num_items() const { return layout.num_panels * row_parts; }
+  const std::byte* panel(int64_t i) const { return call.weight.data + i * layout.panel_bytes; }
+  /// Weight bytes times rows: what one row reads, and in proportion to what many rows multiply.
+  int64_t cost() const { return layout.packed_bytes() * num_rows; }
 };
 
 Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const LinearJob& job) {
@@ -49,6 +58,8 @@ Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const 
   const PreparedRows& prepared = rows.rows(product.kernels.x_dtype);
   product.x = prepared.x + job.first_row * prepared.stride_bytes;
   product.x_stride_bytes = prepared.stride_bytes;
+  product.row_parts = std::max<int64_t>(
+      1, ceil_div(product.num_rows * product.layout.padded_columns * dtype_bytes(prepared.dtype), kRowPartBytes));
   if (spec.format == WeightFormat::kAffine) {
     const RowSums& sums = rows.sums(product.kernels.x_dtype, product.kernels.group_sums, spec.group_size);
     product.group_sums = sums.sums + job.first_row * sums.num_groups;
@@ -57,34 +68,14 @@ Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const 
   return product;
 }
 
-/// Rows [first_row, first_row + num_rows) of panels [first_panel, first_panel + num_panels) of a product.
-struct Task {
-  const Product* product = nullptr;
-  int64_t first_panel = 0, num_panels = 0;
-  int64_t first_row = 0, num_rows = 0;
+/// A thread's own share of the items, in order; others help when they have finished theirs.
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
 };
 
-/// The panels of a product are cut into equal parts, and its rows into equal blocks.
-struct TaskGrid {
-  int64_t panel_parts = 1, row_parts = 1;
-};
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/// Weight bytes times rows: what one row reads, and in proportion to what many rows multiply.
-int64_t cost_of(const Product& p) { return p.layout.packed_bytes() * p.num_rows; }
-
-TaskGrid task_grid(const Product& p, int64_t total_cost, int64_t num_threads) {
-  const int64_t row_bytes = p.layout.padded_columns * dtype_bytes(p.kernels.x_dtype);
-  TaskGrid grid{.row_parts = ceil_div(p.num_rows * row_bytes, kRowBlockBytes)};
-  if (num_threads == 1) return grid;
-  const int64_t wanted = num_threads * std::min(kTasksPerThread, total_cost / (num_threads * kMinTaskBytes));
-  grid.panel_parts = std::clamp<int64_t>(ceil_div(wanted * cost_of(p), total_cost * grid.row_parts), 1,
-                                         p.layout.num_panels);
-  return grid;
-}
-
-/// One dispatch: products split into tasks, and the kernel that ends a row.
+/// One dispatch. The unit of work, an *item*, is one panel times one part of the rows. Items are numbered by product,
+/// then row part, then panel, so that a thread that takes them in order reads weights in the order of memory.
 class Dispatch {
  public:
   /// Memory is of the frame of cpu.workspace that is open.
@@ -92,62 +83,86 @@ class Dispatch {
   void run() const;
 
  private:
-  void make_tasks();
-  void run_panel(const Task& task, int64_t panel) const;
+  void share_out(int64_t num_items);
+  int64_t item_at_cost(int64_t cost) const;
+  void run_share(Share& share, bool is_own) const;
+  void run_item(const Product& p, int64_t panel, int64_t row_part, const std::byte* prefetch_end) const;
   void finish_row(const Product& product, int64_t panel, int64_t row, const float* sums) const;
 
   CpuContext& cpu_;
   FinishKernel finish_;
   std::span<Product> products_;
-  std::span<Task> tasks_;
+  std::span<Share> shares_;  ///< By thread.
 };
 
 Dispatch::Dispatch(CpuContext& cpu, View x, std::span<const LinearJob> jobs)
     : cpu_(cpu), finish_(finish_kernel(cpu.isa)) {
   products_ = {cpu.workspace.take<Product>(static_cast<int64_t>(jobs.size())), jobs.size()};
   LinearRows rows(cpu, x);
+  int64_t num_items = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    std::construct_at(&products_[i], make_product(cpu, rows, x.dtype, jobs[i]));
+    Product& p = *std::construct_at(&products_[i], make_product(cpu, rows, x.dtype, jobs[i]));
+    p.first_item = num_items;
+    num_items += p.num_items();
   }
-  make_tasks();
+  share_out(num_items);
 }
 
-void Dispatch::make_tasks() {
-  int64_t total_cost = 0, num_tasks = 0;
-  for (const Product& p : products_) total_cost += cost_of(p);
-  const auto grid_of = [&](const Product& p) { return task_grid(p, total_cost, cpu_.pool.num_threads()); };
-  for (const Product& p : products_) num_tasks += grid_of(p).panel_parts * grid_of(p).row_parts;
-  tasks_ = {cpu_.workspace.take<Task>(num_tasks), static_cast<size_t>(num_tasks)};
-  size_t next = 0;
-  for (const Product& p : products_) {
-    const TaskGrid grid = grid_of(p);
-    for (int64_t r = 0; r < grid.row_parts; ++r) {
-      const int64_t row = p.num_rows * r / grid.row_parts, row_end = p.num_rows * (r + 1) / grid.row_parts;
-      for (int64_t i = 0; i < grid.panel_parts; ++i) {
-        const int64_t panel = p.layout.num_panels * i / grid.panel_parts;
-        const int64_t panel_end = p.layout.num_panels * (i + 1) / grid.panel_parts;
-        tasks_[next++] = {&p, panel, panel_end - panel, row, row_end - row};
-      }
-    }
+/// Shares of equal cost.
+void Dispatch::share_out(int64_t num_items) {
+  int64_t total_cost = 0;
+  for (const Product& p : products_) total_cost += p.cost();
+  const int64_t num_shares =
+      total_cost < kMinSharedCost ? 1 : std::min<int64_t>(cpu_.pool.num_threads(), num_items);
+  shares_ = {cpu_.workspace.take<Share>(num_shares), static_cast<size_t>(num_shares)};
+  int64_t begin = 0;
+  for (int64_t i = 0; i < num_shares; ++i) {
+    Share& share = *std::construct_at(&shares_[static_cast<size_t>(i)]);
+    share.next = begin;
+    share.end = i + 1 == num_shares ? num_items : item_at_cost(total_cost * (i + 1) / num_shares);
+    begin = share.end;
   }
+}
+
+/// The item before which items of about this cost lie.
+int64_t Dispatch::item_at_cost(int64_t cost) const {
+  for (const Product& p : products_) {
+    if (cost < p.cost()) return p.first_item + cost * p.num_items() / p.cost();
+    cost -= p.cost();
+  }
+  return products_.back().first_item + products_.back().num_items();
 }
 
 void Dispatch::run() const {
-  cpu_.pool.run(static_cast<int64_t>(tasks_.size()), [this](int64_t i) {
-    const Task& task = tasks_[static_cast<size_t>(i)];
-    for (int64_t panel = 0; panel < task.num_panels; ++panel) run_panel(task, task.first_panel + panel);
+  const auto num_shares = static_cast<int64_t>(shares_.size());
+  cpu_.pool.run(num_shares, [&](int64_t own) {
+    for (int64_t i = 0; i < num_shares; ++i) run_share(shares_[static_cast<size_t>((own + i) % num_shares)], i == 0);
   });
 }
 
-/// All rows of a task, in equal parts of at most what a kernel takes.
-void Dispatch::run_panel(const Task& task, int64_t panel) const {
-  const Product& p = *task.product;
+void Dispatch::run_share(Share& share, bool is_own) const {
+  for (int64_t index; (index = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) {
+    const auto after = std::upper_bound(products_.begin(), products_.end(), index,
+                                        [](int64_t i, const Product& p) { return i < p.first_item; });
+    const Product& p = *(after - 1);
+    const int64_t panel = (index - p.first_item) % p.layout.num_panels;
+    const int64_t row_part = (index - p.first_item) / p.layout.num_panels;
+    // A helper's next item is elsewhere.
+    const int64_t panels_to_come = is_own ? std::min(p.layout.num_panels - panel, share.end - index) : 1;
+    run_item(p, panel, row_part, p.panel(panel + panels_to_come));
+  }
+}
+
+/// All rows of the part, in equal calls of at most what the kernel takes.
+void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part, const std::byte* prefetch_end) const {
   alignas(64) float sums[kMaxKernelRows * kPanelOutputs];
-  const int64_t num_parts = ceil_div(task.num_rows, p.kernels.max_rows);
-  for (int64_t i = 0; i < num_parts; ++i) {
-    const int64_t row = task.first_row + task.num_rows * i / num_parts;
-    const int64_t row_end = task.first_row + task.num_rows * (i + 1) / num_parts;
-    p.kernels.panel({.panel = p.call.weight.data + panel * p.layout.panel_bytes,
+  const int64_t first_row = p.num_rows * row_part / p.row_parts;
+  const int64_t num_rows = p.num_rows * (row_part + 1) / p.row_parts - first_row;
+  const int64_t num_calls = ceil_div(num_rows, p.kernels.max_rows);
+  for (int64_t i = 0; i < num_calls; ++i) {
+    const int64_t row = first_row + num_rows * i / num_calls, row_end = first_row + num_rows * (i + 1) / num_calls;
+    p.kernels.panel({.panel = p.panel(panel),
+                     .prefetch_end = prefetch_end,
                      .shape = p.shape,
                      .x = p.x + row * p.x_stride_bytes,
                      .x_stride_bytes = p.x_stride_bytes,

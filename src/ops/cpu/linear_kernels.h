@@ -27,9 +27,14 @@ struct PanelShape {
 /// The most rows that any kernel takes at once.
 inline constexpr int kMaxKernelRows = 8;
 
+/// How far ahead of its reads a kernel asks for weights: what a core must have in flight to draw its share of memory
+/// (45 GB/s times 110 ns), and more, since eight rows are worked on for a while between two reads.
+inline constexpr int64_t kPrefetchBytes = 8 << 10;
+
 /// Rows times one panel.
 struct PanelArgs {
   const std::byte* panel = nullptr;
+  const std::byte* prefetch_end = nullptr;  ///< End of the weights that this thread will read after this panel.
   PanelShape shape;
   const std::byte* x = nullptr;  ///< Row 0: [columns] of LinearKernels::x_dtype.
   int64_t x_stride_bytes = 0;

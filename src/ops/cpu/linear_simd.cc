@@ -11,6 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_simd.cc"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/contract_math.h"
 #include "ops/cpu/linear_decode-inl.h"
@@ -30,6 +31,15 @@ struct Sums {
     unroll<kRows>([&](auto r) TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
   }
 };
+
+/// Asks for the 128 bytes that are read kPrefetchBytes later, unless they lie beyond `end`. (Pairs of f32 columns are
+/// 256 bytes; the hardware, having seen half of them, fetches the rest.)
+TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
+  const std::byte* ahead = p + kPrefetchBytes;
+  ahead = ahead < end ? ahead : p;
+  hwy::Prefetch(ahead);
+  hwy::Prefetch(ahead + 64);
+}
 
 /// x of kRows rows, moving along the columns.
 template <int kRows>
@@ -89,10 +99,12 @@ class Segments {
 /// d += x.q over a unit, of which `first` is the first register of outputs. A loop over vectors, not unrolled: with a
 /// kernel per width and number of rows there would be megabytes of code.
 template <int kBits, int kRows, int kVectors>
-TF_INLINE inline void add_unit(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) {
+TF_INLINE inline void add_unit(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first,
+                               const std::byte* prefetch_end) {
   constexpr int kFields = whole_steps_per_vector(kBits);
 #pragma GCC unroll 1
   for (int v = 0; v < kBits; ++v) {
+    prefetch_ahead(unit + v * kPanelOutputs * 4, prefetch_end);
     hn::Vec<DU> words[kVectors];
     unroll<kVectors>([&](auto c) TF_INLINE { words[c] = load_words(unit, v, first + c); });
     unroll<kFields>([&](auto f) TF_INLINE {
@@ -130,7 +142,7 @@ void affine_part(const PanelArgs& args, int first) {
       Sums<kRows, kVectors> d;
       d.clear();
       for (const int64_t group_end = column + args.shape.group_columns; column < group_end; column += kUnitColumns) {
-        add_unit<kBits>(d, rows, p, first);
+        add_unit<kBits>(d, rows, p, first, args.prefetch_end);
         p += kUnitBytes;
       }
       unroll<kVectors>([&](auto c) TF_INLINE {
@@ -160,6 +172,7 @@ void float_part(const PanelArgs& args, int first) {
     Sums<kRows, kVectors> acc;
     acc.clear();
     for (; column < end; column += 2, p += kPairBytes) {
+      prefetch_ahead(p, args.prefetch_end);
       add_column(acc, rows, 1, [&](int c) TF_INLINE { return elements<kDType, 1>(p, first + c); });
       add_column(acc, rows, 0, [&](int c) TF_INLINE { return elements<kDType, 0>(p, first + c); });
       rows.advance(2);
