@@ -2,8 +2,6 @@
 #include "text/pre_tokenizer.h"
 
 #include <algorithm>
-#include <array>
-#include <functional>
 
 #include "text/pre_tokenizer_scanner.h"
 #include "text/tokenizer_byte_alphabet.h"

@@ -2,6 +2,7 @@
 // scratch.
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <fstream>
 #include <mutex>
 #include <sstream>

@@ -2,9 +2,12 @@
 #include "text/tokenizer_oniguruma.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "text/tokenizer_char_property.h"
