@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/hash.h"
 #include "tests/text/tokenizer_cases.h"
 #include "text/bpe_cache.h"
 #include "text/bpe_word.h"
@@ -90,6 +91,19 @@ TEST(BpeCacheTest, KeysAreEqualOnlyForEqualWords) {
         EXPECT_TRUE(is_new) << place->second << " and " << word;
       }
     }
+  }
+}
+
+TEST(BpeCacheTest, WordsThatDifferInLengthOnlyAreNotTakenForEachOther) {
+  // Eight and nine equal letters have the same first and last eight bytes. Some of so many share a place in
+  // the cache.
+  BpeCache cache;
+  const std::vector<int32_t> ids = {1};
+  for (uint64_t i = 0; i < 300'000; ++i) {
+    const uint64_t bytes = mix64(i);
+    cache.put({bytes, bytes, 8}, ids);
+    ASSERT_TRUE(cache.find({bytes, bytes, 9}).empty()) << i;
+    ASSERT_FALSE(cache.find({bytes, bytes, 8}).empty()) << i;
   }
 }
 
