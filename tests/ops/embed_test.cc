@@ -1,0 +1,74 @@
+// embed(): rows of the packed table, to the bit on every instruction set, and equal to the checkpoint's own.
+#include <gtest/gtest.h>
+
+#include "ops/reference/packed_matrix.h"
+#include "tests/ops/random_linear.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int64_t kVocabSize = 75;
+/// The first and last rows of the table and of its panels, some twice.
+constexpr int32_t kTokens[] = {0, 74, 31, 32, 63, 64, 0, 17, 74};
+constexpr int64_t kNumTokens = std::size(kTokens);
+
+class EmbedTest : public CpuIsaTest {};
+TF_INSTANTIATE_PER_ISA(EmbedTest);
+
+TEST_P(EmbedTest, EqualsTheReferenceInEveryFormat) {
+  const std::unique_ptr<Ops> ops = make_ops(2), reference = make_reference_ops();
+  for (Values values : {Values::kUsual, Values::kTiny, Values::kBitPatterns}) {
+    for (const LinearSpec& spec : all_specs(kVocabSize, 3)) {
+      const RandomLinear table(spec, 1, *ops, values);
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        const GuardedMatrix out(dtype, kNumTokens, spec.in), expected(dtype, kNumTokens, spec.in);
+        ops->embed(out.view(), table.weight(), kTokens);
+        reference->embed(expected.view(), table.weight(), kTokens);
+        ASSERT_TRUE(same_bits(out.view(), expected.view())) << to_string(spec);
+        out.check_guards();
+        expected.check_guards();
+      }
+    }
+  }
+}
+
+TEST_P(EmbedTest, TakesMoreRowsThanOneTask) {
+  const std::unique_ptr<Ops> ops = make_ops(3), reference = make_reference_ops();
+  const LinearSpec spec = affine_spec(kVocabSize, 576, 8, 32, DType::kF16);
+  const RandomLinear table(spec, 2, *ops);
+  std::vector<int32_t> tokens;
+  for (int32_t t = 0; t < 200; ++t) tokens.push_back(t * 7 % static_cast<int32_t>(kVocabSize));
+  const GuardedMatrix out(DType::kF32, 200, spec.in), expected(DType::kF32, 200, spec.in);
+  ops->embed(out.view(), table.weight(), tokens);
+  reference->embed(expected.view(), table.weight(), tokens);
+  EXPECT_TRUE(same_bits(out.view(), expected.view()));
+  out.check_guards();
+}
+
+// One fp32 rounding of scale * q + bias, which double holds exactly for bf16 and f16 scales.
+TEST(EmbedReferenceTest, IsTheRoundedElementOfTheCheckpoint) {
+  const std::unique_ptr<Ops> ops = make_reference_ops();
+  for (const LinearSpec& spec : all_specs(kVocabSize, 2)) {
+    const RandomLinear table(spec, 3, *ops);
+    const reference::PackedMatrix packed(spec, table.weight().data);
+    const GuardedMatrix out(DType::kF32, kNumTokens, spec.in);
+    ops->embed(out.view(), table.weight(), kTokens);
+    for (int64_t t = 0; t < kNumTokens; ++t) {
+      for (int64_t e = 0; e < spec.in; ++e) {
+        double expected = packed.element(kTokens[t], 0);
+        if (spec.format == WeightFormat::kFloat) {
+          expected = packed.element(kTokens[t], e);
+        } else {
+          const int64_t group = e / spec.group_size;
+          expected = static_cast<double>(packed.scale(kTokens[t], group)) * packed.integer(kTokens[t], e) +
+                     packed.bias(kTokens[t], group);
+        }
+        const double ulp = std::ldexp(1.0, std::ilogb(expected) - 23);
+        ASSERT_NEAR(out.view().row<float>(t)[e], expected, ulp / 2 * 1.0001) << to_string(spec);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tensorfold
