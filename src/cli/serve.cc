@@ -50,6 +50,9 @@ class ServeCommand : public Command {
     flags.bytes("max-body", "Largest request body.", server_.http.max_body_bytes, "");
     flags.integer("max-connections", "Open connections; further ones are told to come back.",
                   server_.http.max_connections, 1, 100000);
+    flags.integer("drain",
+                  "Seconds that running replies get to end at a shutdown, before they are cancelled.",
+                  drain_s_, 0, 86400);
     flags.toggle("quiet", "No progress while loading.", model_.quiet);
   }
 
@@ -57,6 +60,7 @@ class ServeCommand : public Command {
     TF_RETURN_IF_ERROR(check_template_date(server_.date));
     server_.http.port = static_cast<uint16_t>(port_);
     server_.http.stop_on_signals = true;
+    server_.http.drain_timeout_s = static_cast<double>(drain_s_);
     // The port first: a taken one is known before minutes of loading.
     TF_ASSIGN_OR_RETURN(std::unique_ptr<ApiServer> server, ApiServer::create(server_));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, load_engine(model_, engine_));
@@ -75,6 +79,7 @@ class ServeCommand : public Command {
   SamplingFlags sampling_;
   ApiServerOptions server_;
   int64_t port_ = 8080;
+  int64_t drain_s_ = 10;
 };
 
 }  // namespace

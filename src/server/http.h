@@ -79,7 +79,7 @@ struct HttpServerOptions {
   double request_timeout_s = 60;  ///< From the first byte of a request to its last.
   double idle_timeout_s = 120;    ///< An open connection without a request.
   double write_timeout_s = 60;    ///< Without the client taking a byte.
-  double drain_timeout_s = 5;     ///< At shutdown: replies may go on this long before they are cancelled.
+  double drain_timeout_s = 10;    ///< At shutdown: replies may go on this long before they are cancelled.
   bool stop_on_signals = false;   ///< SIGINT and SIGTERM call stop(); a second one does not wait.
   HttpErrorBody error_body;       ///< Empty: plain JSON `{"error":"..."}`.
 };

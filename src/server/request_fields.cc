@@ -81,7 +81,8 @@ void RequestFields::fail(std::string_view param, std::string message) {
 
 void RequestFields::refuse_unread() {
   for (const auto& [name, value] : object_.as_object()) {
-    if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+    // Some clients write every field they know, null where they have nothing to say.
+    if (value.is_null() || std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     const std::string nearest = nearest_name(name, known_);
     return fail(name, fmt::format("unknown field {}{}", shown(Json(name)),
                                   nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));

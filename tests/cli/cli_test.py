@@ -355,7 +355,7 @@ def test_eval_scores_a_text_and_saves_logits(toy, tmp_path):
     exact = json.loads(run("eval", toy, "--ids", ids, "--compute", "f32", "--json", "--quiet").stdout)
     assert exact["mean_nll"] != result["mean_nll"] and abs(exact["mean_nll"] / result["mean_nll"] - 1) < 0.02
     ids.write_text("1 2 x")
-    failed(run("eval", toy, "--ids", ids), 2, "'x'")
+    failed(run("eval", toy, "--ids", ids), 2, '"x"')
     failed(run("eval", toy, "--text", tmp_path / "none"), 1, "none")
 
 

@@ -117,8 +117,8 @@ def test_a_client_that_does_not_read_is_cancelled(toy_model, start_server):
     client.close()
 
 
-def test_a_shutdown_lets_short_replies_end(toy_model, start_server):
-    server = start_server(toy_model)
+def test_a_shutdown_lets_running_replies_end(toy_model, start_server):
+    server = start_server(toy_model, "--drain", "600")
     body = json.dumps({**CHAT, "max_tokens": 400, "stream": True})
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("POST", "/v1/chat/completions", body)
@@ -130,7 +130,7 @@ def test_a_shutdown_lets_short_replies_end(toy_model, start_server):
 
 
 def test_a_second_signal_cancels_and_the_stream_does_not_look_whole(toy_model, start_server):
-    server = start_server(toy_model)
+    server = start_server(toy_model, "--drain", "600")
     body = json.dumps({**CHAT, "max_tokens": 30000, "stream": True})
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("POST", "/v1/chat/completions", body)

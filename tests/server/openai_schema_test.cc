@@ -9,18 +9,21 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const SamplingDefaults kDefaults{.sampling = {.temperature = 0.5f, .top_k = 40}, .vocab_size = 100};
+const SamplingDefaults kDefaults{.sampling = {.temperature = 0.5f, .top_k = 40, .seed = {}},
+                                 .vocab_size = 100};
 
 ChatRequest chat(const std::string& fields) {
   ChatRequest request;
-  const auto error = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", kDefaults, request);
+  const auto error = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}",
+                                        kDefaults, request);
   EXPECT_FALSE(error.has_value()) << error->message;
   return request;
 }
 
 ApiError chat_error(const std::string& fields) {
   ChatRequest request;
-  const auto error = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", kDefaults, request);
+  const auto error = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}",
+                                        kDefaults, request);
   EXPECT_TRUE(error.has_value()) << fields;
   return error.value_or(ApiError{});
 }
@@ -54,7 +57,8 @@ TEST(OpenAiSchema, LeavesOutFieldsToTheDefaults) {
 
 TEST(OpenAiSchema, ReadsEverySamplingField) {
   const GenerationFields fields =
-      chat(R"(,"temperature":0.25,"top_p":0.5,"top_k":7,"min_p":0.125,"seed":-1,"max_tokens":9,"n":3,"stop":["a","b"],
+      chat(
+          R"(,"temperature":0.25,"top_p":0.5,"top_k":7,"min_p":0.125,"seed":-1,"max_tokens":9,"n":3,"stop":["a","b"],
              "stream":true,"stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":4,"ignore_eos":true,
              "model":"m")")
           .generation;
@@ -74,7 +78,8 @@ TEST(OpenAiSchema, ReadsEverySamplingField) {
 }
 
 TEST(OpenAiSchema, TakesNullAsLeftOut) {
-  const GenerationFields fields = chat(R"(,"temperature":null,"stop":null,"seed":null,"logprobs":null,"n":null)").generation;
+  const GenerationFields fields =
+      chat(R"(,"temperature":null,"stop":null,"seed":null,"logprobs":null,"n":null)").generation;
   EXPECT_EQ(fields.sampling.temperature, 0.5f);
   EXPECT_EQ(fields.num_choices, 1);
 }
@@ -114,9 +119,9 @@ TEST(OpenAiSchema, RefusesFieldsThatWouldHaveToChangeTheReply) {
   EXPECT_EQ(chat_error(R"(,"min_tokens":1)").param, "min_tokens");
   EXPECT_EQ(chat_error(R"(,"response_format":{"type":"json_schema"})").param, "response_format");
   EXPECT_EQ(chat_error(R"(,"guided_json":{})").param, "guided_json");
-  chat(R"(,"presence_penalty":0.0,"logit_bias":{},"min_tokens":0,"response_format":{"type":"text"},"suffix":null)"
-       R"(,"modalities":["text"])"
-           );
+  chat(
+      R"(,"presence_penalty":0.0,"logit_bias":{},"min_tokens":0,"response_format":{"type":"text"},"suffix":null)"
+      R"(,"modalities":["text"])");
 }
 
 TEST(OpenAiSchema, RefusesUnknownFieldsWithTheNearestKnownOne) {
@@ -124,6 +129,7 @@ TEST(OpenAiSchema, RefusesUnknownFieldsWithTheNearestKnownOne) {
   EXPECT_EQ(error.param, "max_token");
   EXPECT_EQ(error.message, "unknown field \"max_token\"; did you mean 'max_tokens'?");
   EXPECT_EQ(chat_error(R"(,"entirely_unknown":5)").message, "unknown field \"entirely_unknown\"");
+  chat(R"(,"entirely_unknown":null)");
 }
 
 TEST(OpenAiSchema, ReportsTheFirstErrorOnly) {
@@ -145,8 +151,10 @@ TEST(OpenAiSchema, ChecksMessagesAtTheirPlace) {
   EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"text","text":"x"},{"type":"input_audio"}]}])"),
             "messages[0].content[1]");
   EXPECT_EQ(param(R"([{"role":"assistant","tool_calls":[{}]}])"), "messages[0].tool_calls");
-  EXPECT_EQ(param(R"([{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}])"),
-            "none");
+  EXPECT_EQ(
+      param(
+          R"([{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}])"),
+      "none");
 }
 
 TEST(OpenAiSchema, PassesToolsUnlessNoneAreWanted) {
@@ -160,7 +168,8 @@ TEST(OpenAiSchema, PassesToolsUnlessNoneAreWanted) {
 }
 
 TEST(OpenAiSchema, GathersTemplateVariables) {
-  const ChatRequest request = chat(R"(,"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","date":"2025-01-01")");
+  const ChatRequest request = chat(
+      R"(,"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","date":"2025-01-01")");
   EXPECT_EQ(dump_json(request.template_kwargs), R"({"enable_thinking":false,"reasoning_effort":"low"})");
   EXPECT_EQ(request.date, "2025-01-01");
   EXPECT_TRUE(request.add_generation_prompt);
@@ -171,7 +180,8 @@ TEST(OpenAiSchema, ReadsEveryKindOfPrompt) {
   EXPECT_EQ(completion(R"({"prompt":["a","b"]})").prompts[1].text, "b");
   EXPECT_THAT(completion(R"({"prompt":[1,99]})").prompts[0].tokens, ElementsAre(1, 99));
   EXPECT_THAT(completion(R"({"prompt":[[1],[2,3]]})").prompts[1].tokens, ElementsAre(2, 3));
-  for (const char* prompt : {"{}", "5", "[]", "[[]]", "[100]", "[-1]", "[1,\"a\"]", "[\"a\",5]", "[1.5]", "null"})
+  for (const char* prompt :
+       {"{}", "5", "[]", "[[]]", "[100]", "[-1]", "[1,\"a\"]", "[\"a\",5]", "[1.5]", "null"})
     EXPECT_EQ(completion_error(std::string(R"({"prompt":)") + prompt + "}").param, "prompt") << prompt;
   EXPECT_EQ(completion_error("{}").param, "prompt");
 }
