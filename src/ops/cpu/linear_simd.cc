@@ -27,6 +27,8 @@ template <int kRows, int kVectors>
 struct Sums {
   V at[kRows][kVectors];
 
+  // Written out: an implicit constructor is not compiled for the instruction set, and may not call Highway's.
+  TF_INLINE Sums() {}
   TF_INLINE void clear() {
     unroll<kRows>([&](auto r) TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
   }
@@ -76,6 +78,7 @@ TF_INLINE inline void add_column(Sums<kRows, kVectors>& sums, const Rows<kRows>&
 template <int kRows, int kVectors>
 class Segments {
  public:
+  TF_INLINE Segments() {}
   TF_INLINE void push(const Sums<kRows, kVectors>& sums) { sums_[count_++] = sums; }
 
   /// `out` is the panel's place for the first of the registers.
