@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/attention_order.h"
 #include "ops/kv_layout.h"
 #include "tests/ops/op_test_support.h"
 
@@ -268,7 +269,45 @@ TEST_P(AttentionOnEveryIsa, LaterKeysDoNotReachEarlierRowsEvenAsNaN) {
   }
 }
 
+TEST_P(AttentionOnEveryIsa, KeysOutOfSightAddPlusZero) {
+  // Two keys: the first scores high and has value -0, the second's product underflows to -0. The other 62 keys of the
+  // tile count as zeros, and -0 + 0 = +0.
+  const Case c{.num_heads = 2, .num_kv_heads = 1, .head_dim = 20, .lengths = {2}};
+  const auto fill = [](World& world) {
+    for (int64_t j = 0; j < 20; ++j) {
+      world.k.set(0, j, 1.0f);
+      world.k.set(1, j, 0.0f);
+      world.v.set(0, j, -0.0f);
+      world.v.set(1, j, -0x1p-126f);
+    }
+    for (int64_t j = 0; j < 40; ++j) world.q.set(1, j, 1.0f);
+  };
+  for (auto& ops : backends()) {
+    World world(c, *ops);
+    fill(world);
+    world.append(*ops);
+    for (Ops* each : {ops.get(), &reference()}) {
+      const Array out = world.attend(*each, 1, 1);
+      for (int64_t j = 0; j < 40; ++j) EXPECT_EQ(bits_as<uint32_t>(out.get(0, j)), 0u) << each->info().name;
+    }
+  }
+}
+
 TF_INSTANTIATE_FOR_EVERY_ISA(AttentionOnEveryIsa);
+
+TEST(AttentionOrder, SpansAreShortThenLong) {
+  EXPECT_EQ(attention_span_of(0), 0);
+  EXPECT_EQ(attention_span_of(127), 0);
+  EXPECT_EQ(attention_span_of(128), 1);
+  EXPECT_EQ(attention_span_of(4095), 31);
+  EXPECT_EQ(attention_span_of(4096), 32);
+  EXPECT_EQ(attention_span_of(4607), 32);
+  EXPECT_EQ(attention_span_of(4608), 33);
+  for (int64_t span = 0; span < 100; ++span) {
+    EXPECT_EQ(attention_span_of(attention_span_begin(span)), span);
+    EXPECT_EQ(attention_span_of(attention_span_begin(span + 1) - 1), span);
+  }
+}
 
 /// Softmax attention in double of what the pages hold (keys and values rounded to their dtype).
 double plain(const World& world, int64_t row, int64_t first_row, int64_t head, int64_t d, double* spread) {

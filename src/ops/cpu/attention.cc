@@ -1,6 +1,6 @@
-// attention of the cpu backend: cuts a call into blocks (attention_block.h) and gives them to the threads. Where there
-// are too few blocks, as when decoding, their spans are computed apart and merged afterwards; the bits are the same
-// because one task alone merges the same spans in the same order.
+// attention of the cpu backend: cuts a call into blocks (attention_block.h) and gives them to the threads. A block that
+// would keep one thread busy while the others wait, as when decoding, is cut between spans, which are merged
+// afterwards; the bits are the same because one task alone merges the same spans in the same order.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
@@ -69,39 +69,49 @@ class BlockPlan {
   AttentionBlock* blocks_ = nullptr;
 };
 
-/// A task of the split form.
+/// Some spans of a block; all of them if the block is not cut.
 struct SpanTask {
   int64_t block, first_span, end_span;
 };
 
-/// Every block whole. The last ones of a prompt are the longest and go first.
-void run_blocks(CpuContext& cpu, const AttentionCall& call, const AttentionKernels& kernels, const BlockPlan& plan) {
-  cpu.pool.run(plan.num_blocks(), [&](int64_t i) {
-    BlockAttention(call, kernels).run(plan[plan.num_blocks() - 1 - i]);
-  });
-}
+/// Query rows times spans: what a block costs, roughly.
+int64_t cost_of(const AttentionBlock& block) { return block.num_query_rows() * (block.end_span - block.first_span); }
 
-/// Spans apart, then merged per block.
-void run_spans(CpuContext& cpu, const AttentionCall& call, const AttentionKernels& kernels, const BlockPlan& plan,
-               int64_t num_spans) {
-  const int64_t padded = kv_padded_head_dim(call.pages->shape.head_dim);
-  const int64_t spans_per_task = std::max<int64_t>(1, num_spans / (kTasksPerThread * cpu.pool.num_threads()));
-  SpanTask* tasks = cpu.workspace.take<SpanTask>(num_spans);
-  int64_t num_tasks = 0;
-  for (int64_t i = 0; i < plan.num_blocks(); ++i) {
-    AttentionBlock& block = plan[i];
-    const int64_t floats = span_partial_floats(block.num_query_rows(), padded);
-    block.partials = cpu.workspace.take<float>((block.end_span - block.first_span) * floats);
-    for (int64_t span = block.first_span; span < block.end_span; span += spans_per_task) {
-      tasks[num_tasks++] = {i, span, std::min(span + spans_per_task, block.end_span)};
+/// The tasks of a plan. Blocks that cost more than a thread's share of a few tasks are cut between spans.
+class TaskList {
+ public:
+  TaskList(const BlockPlan& plan, int num_threads, int64_t padded_head_dim, Workspace& workspace) {
+    int64_t num_spans = 0, cost = 0;
+    for (int64_t i = 0; i < plan.num_blocks(); ++i) {
+      num_spans += plan[i].end_span - plan[i].first_span;
+      cost += cost_of(plan[i]);
     }
+    const int64_t share = num_threads == 1 ? cost : cost / (kTasksPerThread * num_threads) + 1;
+    tasks_ = workspace.take<SpanTask>(num_spans);
+    // The last blocks of a prompt are the longest: they go first.
+    for (int64_t i = plan.num_blocks() - 1; i >= 0; --i) cut(i, plan[i], share, padded_head_dim, workspace);
   }
-  cpu.pool.run(num_tasks, [&](int64_t i) {
-    const SpanTask& task = tasks[i];
-    BlockAttention(call, kernels).run_spans(plan[task.block], task.first_span, task.end_span);
-  });
-  cpu.pool.run(plan.num_blocks(), [&](int64_t i) { BlockAttention(call, kernels).merge_spans(plan[i]); });
-}
+
+  int64_t num_tasks() const { return num_tasks_; }
+  bool has_cuts() const { return has_cuts_; }
+  const SpanTask& operator[](int64_t i) const { return tasks_[i]; }
+
+ private:
+  void cut(int64_t i, AttentionBlock& block, int64_t share, int64_t padded_head_dim, Workspace& workspace) {
+    const int64_t num_spans = block.end_span - block.first_span;
+    const int64_t step = cost_of(block) <= share ? num_spans : std::max<int64_t>(1, share / block.num_query_rows());
+    for (int64_t span = block.first_span; span < block.end_span; span += step) {
+      tasks_[num_tasks_++] = {i, span, std::min(span + step, block.end_span)};
+    }
+    if (step >= num_spans) return;
+    has_cuts_ = true;
+    block.partials = workspace.take<float>(num_spans * span_partial_floats(block.num_query_rows(), padded_head_dim));
+  }
+
+  SpanTask* tasks_ = nullptr;
+  int64_t num_tasks_ = 0;
+  bool has_cuts_ = false;
+};
 
 }  // namespace
 
@@ -109,15 +119,17 @@ void attention(CpuContext& cpu, const AttentionCall& call) {
   const AttentionKernels kernels = attention_kernels(cpu.isa, call.pages->shape.dtype);
   Workspace::Frame frame(cpu.workspace);
   const BlockPlan plan(call, cpu.workspace);
-  int64_t num_spans = 0;
-  for (int64_t i = 0; i < plan.num_blocks(); ++i) num_spans += plan[i].end_span - plan[i].first_span;
-  const int64_t num_threads = cpu.pool.num_threads();
-  const bool is_balanced = num_threads == 1 || plan.num_blocks() >= kTasksPerThread * num_threads;
-  if (is_balanced || num_spans == plan.num_blocks()) {
-    run_blocks(cpu, call, kernels, plan);
-  } else {
-    run_spans(cpu, call, kernels, plan, num_spans);
-  }
+  const TaskList tasks(plan, cpu.pool.num_threads(), kv_padded_head_dim(call.pages->shape.head_dim), cpu.workspace);
+  cpu.pool.run(tasks.num_tasks(), [&](int64_t i) {
+    const SpanTask& task = tasks[i];
+    const AttentionBlock& block = plan[task.block];
+    BlockAttention attention(call, kernels);
+    block.partials == nullptr ? attention.run(block) : attention.run_spans(block, task.first_span, task.end_span);
+  });
+  if (!tasks.has_cuts()) return;
+  cpu.pool.run(plan.num_blocks(), [&](int64_t i) {
+    if (plan[i].partials != nullptr) BlockAttention(call, kernels).merge_spans(plan[i]);
+  });
 }
 
 }  // namespace tensorfold::cpu
