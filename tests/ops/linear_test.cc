@@ -111,14 +111,24 @@ TEST_P(LinearTest, EqualsTheReferenceWhereAPanelIsSeveralTiles) {
 
 TEST_P(LinearTest, EqualsTheReferenceWhereValuesUnderflow) {
   const std::unique_ptr<Ops> ops = make_ops();
-  for (const LinearSpec& spec : all_specs(33, 5)) {
-    if (spec.dtype == DType::kF16) continue;  // has no such small values
-    const RandomLinear matrix(spec, 5, *ops, Values::kTiny);
-    for (DType activation : {DType::kBF16, DType::kF32}) {
-      const Case c(matrix, activation, 5, true, Values::kTiny);
-      for (int64_t rows : {1, 5}) c.check(*ops, rows);
+  int64_t num_zeros = 0, num_tiny = 0;
+  for (int64_t groups : {1, 5}) {
+    for (const LinearSpec& spec : all_specs(33, groups)) {
+      if (spec.dtype == DType::kF16) continue;  // has no such small values
+      const RandomLinear matrix(spec, 5, *ops, Values::kTiny);
+      for (DType activation : {DType::kBF16, DType::kF32}) {
+        const Case c(matrix, activation, 5, false, Values::kTiny);
+        for (int64_t rows : {1, 5}) c.check(*ops, rows);
+        for (int64_t o = 0; o < spec.out; ++o) {
+          const float y = std::abs(c.expected.view().row<float>(0)[o]);
+          num_zeros += y == 0.0f;
+          num_tiny += y > 0.0f && y < 0x1p-118f;
+        }
+      }
     }
   }
+  EXPECT_GT(num_zeros, 20);  // the values do straddle the smallest normal number
+  EXPECT_GT(num_tiny, 1000);
 }
 
 // Also what VDPBF16PS itself does: each output is the sum of a few of its steps.

@@ -14,7 +14,7 @@ namespace tensorfold {
 /// Values of a random matrix or row.
 enum class Values {
   kUsual,        ///< About normal(0, 1), with some zeros of both signs.
-  kTiny,         ///< So small that products and sums fall below 2^-126; denormals among them.
+  kTiny,         ///< So small that products of two lie around 2^-126, on both sides.
   kBitPatterns,  ///< Any bits: infinities and NaN included.
 };
 
@@ -25,7 +25,7 @@ inline float random_value(std::mt19937_64& random, Values values) {
       const uint64_t kind = random() % 16;
       return kind == 0 ? 0.0f : kind == 1 ? -0.0f : normal(random);
     }
-    case Values::kTiny: return std::ldexp(normal(random), -55 - static_cast<int>(random() % 20));
+    case Values::kTiny: return std::ldexp(normal(random), -59 - static_cast<int>(random() % 8));
     default: return std::bit_cast<float>(static_cast<uint32_t>(random()));
   }
 }

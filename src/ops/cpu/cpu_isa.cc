@@ -1,4 +1,8 @@
 // Which instruction sets this CPU has (the CpuIsa part of ops/ops.h).
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <span>
 
@@ -38,6 +42,12 @@ namespace cpu {
 
 #if defined(__x86_64__)
 
+/// Clang 14 does not know the name for __builtin_cpu_supports.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 /// The first feature of `isa` that this CPU (or its operating system) lacks; empty when it has all.
 std::string_view missing_feature(CpuIsa isa) {
 #define TF_NEED(feature, name) \
@@ -46,7 +56,7 @@ std::string_view missing_feature(CpuIsa isa) {
   if (isa == CpuIsa::kNeon) return "NEON";
   TF_NEED("avx2", "AVX2");
   TF_NEED("fma", "FMA");
-  TF_NEED("f16c", "F16C");
+  if (!has_f16c()) return "F16C";
   TF_NEED("bmi", "BMI");
   TF_NEED("bmi2", "BMI2");
   TF_NEED("pclmul", "PCLMULQDQ");

@@ -36,6 +36,7 @@ struct Product {
   const float* group_sums = nullptr;  ///< [num_rows][num_groups]; null where weights are floats.
   int64_t num_groups = 0;
   int64_t num_rows = 0;
+  int64_t out_element_bytes = 0;
   int64_t row_parts = 1;   ///< The rows are cut into equal parts.
   int64_t first_item = 0;  ///< Of its num_items(), among those of the dispatch.
 
@@ -50,7 +51,8 @@ Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const 
   Product product{.call = job.call,
                   .layout = LinearLayout(spec),
                   .kernels = linear_kernels(cpu.isa, spec, activation),
-                  .num_rows = job.call.out.num_rows()};
+                  .num_rows = job.call.out.num_rows(),
+                  .out_element_bytes = dtype_bytes(job.call.out.dtype)};
   product.shape = {.columns = product.layout.padded_columns,
                    .segment_columns = product.layout.segment_columns,
                    .group_columns = spec.group_size,
@@ -87,7 +89,8 @@ class Dispatch {
   int64_t item_at_cost(int64_t cost) const;
   void run_share(Share& share, bool is_own) const;
   void run_item(const Product& p, int64_t panel, int64_t row_part, const std::byte* prefetch_end) const;
-  void finish_row(const Product& product, int64_t panel, int64_t row, const float* sums) const;
+  void finish_rows(const Product& product, int64_t panel, int64_t first_row, int64_t num_rows,
+                   const float* sums) const;
 
   CpuContext& cpu_;
   FinishKernel finish_;
@@ -170,17 +173,20 @@ void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part, const
                      .group_sums_stride = p.num_groups,
                      .sums = sums,
                      .num_rows = static_cast<int>(row_end - row)});
-    for (int64_t r = row; r < row_end; ++r) finish_row(p, panel, r, sums + (r - row) * kPanelOutputs);
+    finish_rows(p, panel, row, row_end - row, sums);
   }
 }
 
-void Dispatch::finish_row(const Product& product, int64_t panel, int64_t row, const float* sums) const {
+void Dispatch::finish_rows(const Product& product, int64_t panel, int64_t first_row, int64_t num_rows,
+                           const float* sums) const {
   const LinearCall& call = product.call;
   const int64_t first = panel * kPanelOutputs;
   finish_({.sums = sums,
            .bias = call.weight.bias == nullptr ? nullptr : call.weight.bias + first,
-           .out = call.out.data + (row * call.out.row_stride + first) * dtype_bytes(call.out.dtype),
+           .out = call.out.data + (first_row * call.out.row_stride + first) * product.out_element_bytes,
            .dtype = call.out.dtype,
+           .out_stride = call.out.row_stride,
+           .num_rows = num_rows,
            .count = std::min(kPanelOutputs, call.weight.spec.out - first),
            .accumulate = call.accumulate});
 }

@@ -266,11 +266,13 @@ TF_INLINE inline void add_unit(Sums<kRows>& d, const Decoder<kBits>& decoder, Ro
     rows.advance(kFields);
   }
   constexpr int kRest = kUnitSteps - whole_steps(kBits);
-  unroll<kRest>([&](auto i) TF_INLINE {
-    constexpr int kStep = whole_steps(kBits) + i;
-    add_step(d, rows, i, decoder.template rest<kStep>(unit, 0), decoder.template rest<kStep>(unit, 1));
-  });
-  rows.advance(kRest);
+  if constexpr (kRest > 0) {
+    unroll<kRest>([&](auto i) TF_INLINE {
+      constexpr int kStep = whole_steps(kBits) + i;
+      add_step(d, rows, i, decoder.template rest<kStep>(unit, 0), decoder.template rest<kStep>(unit, 1));
+    });
+    rows.advance(kRest);
+  }
 }
 
 template <int kBits, int kRows>

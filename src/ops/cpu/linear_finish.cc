@@ -14,12 +14,11 @@ namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
 template <class Out>
-void finish_whole(const FinishArgs& args) {
+void finish_whole(const FinishArgs& args, Out* out, const float* sums) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = hn::MaxLanes(d);
-  auto* out = reinterpret_cast<Out*>(args.out);
   for (int64_t i = 0; i < kPanelOutputs; i += kLanes) {
-    auto y = hn::Load(d, args.sums + i);
+    auto y = hn::Load(d, sums + i);
     if (args.bias != nullptr) y = hn::Add(y, hn::LoadU(d, args.bias + i));
     if constexpr (sizeof(Out) == sizeof(float)) {
       if (args.accumulate) y = hn::Add(hn::LoadU(d, out + i), y);
@@ -29,10 +28,9 @@ void finish_whole(const FinishArgs& args) {
 }
 
 template <class Out>
-void finish_part(const FinishArgs& args) {
-  auto* out = reinterpret_cast<Out*>(args.out);
+void finish_part(const FinishArgs& args, Out* out, const float* sums) {
   for (int64_t i = 0; i < args.count; ++i) {
-    float y = args.sums[i];
+    float y = sums[i];
     if (args.bias != nullptr) y += args.bias[i];
     if constexpr (sizeof(Out) == sizeof(float)) {
       if (args.accumulate) y = out[i] + y;
@@ -41,12 +39,21 @@ void finish_part(const FinishArgs& args) {
   }
 }
 
-void finish(const FinishArgs& args) {
-  if (args.count == kPanelOutputs) {
-    args.dtype == DType::kF32 ? finish_whole<float>(args) : finish_whole<bf16>(args);
-  } else {
-    args.dtype == DType::kF32 ? finish_part<float>(args) : finish_part<bf16>(args);
+template <class Out>
+void finish_rows(const FinishArgs& args) {
+  auto* out = reinterpret_cast<Out*>(args.out);
+  for (int64_t r = 0; r < args.num_rows; ++r, out += args.out_stride) {
+    const float* sums = args.sums + r * kPanelOutputs;
+    if (args.count == kPanelOutputs) {
+      finish_whole(args, out, sums);
+    } else {
+      finish_part(args, out, sums);
+    }
   }
+}
+
+void finish(const FinishArgs& args) {
+  args.dtype == DType::kF32 ? finish_rows<float>(args) : finish_rows<bf16>(args);
 }
 
 }  // namespace HWY_NAMESPACE
