@@ -20,7 +20,9 @@ void offer_reasoning(Json& message) {
     const Json* found = message.find(name);
     if (found == nullptr) continue;
     const Json reasoning = *found;
-    if (message.find("thinking") == nullptr) message.set("thinking", reasoning);
+    // The order of members, which `message|tojson` shows, is that of transformers.
+    Json::Object& members = message.as_object();
+    if (message.find("thinking") == nullptr) members.insert(members.begin(), {"thinking", reasoning});
     message.set("reasoning_content", reasoning);
     return;
   }

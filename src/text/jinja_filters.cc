@@ -51,7 +51,7 @@ Value center(Run& run, const Value& self, Arguments& arguments) {
 Value title(Run& run, const Value& self, Arguments& arguments) {
   bind(run, {"do_title", {}}, arguments);
   const std::string text = str(run, self);
-  if (run.failed() || !run.can_allocate(text.size() * 3)) return Value();
+  if (run.failed() || !run.can_allocate(text.size() * 8)) return Value();
   const auto separates = [](char32_t c) {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_space(c);
   };
@@ -92,6 +92,7 @@ Value indent(Run& run, const Value& self, Arguments& arguments) {
   if (run.failed() || !run.can_allocate(static_cast<size_t>(std::max<int64_t>(width, 0)))) return Value();
   const std::string pad = is_text ? args[0].as_string() : std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   const bool pads_first = truth(run, args[1]), pads_blank = truth(run, args[2]);
+  if (!run.can_allocate(self.as_string().size() * 17)) return Value();  // At worst every byte ends a line.
   const std::string text = self.as_string() + "\n";
   std::string out = pads_first ? pad : "";
   bool is_first = true;

@@ -79,8 +79,9 @@ struct StoredArguments {
       held.push_back(std::move(value));
     }
   }
-  Arguments restore(const std::vector<Value>& held) const {
+  Arguments restore(Run& run, const std::vector<Value>& held) const {
     Arguments arguments;
+    run.step(static_cast<int64_t>(held.size() / 4));
     const auto begin = held.begin() + static_cast<std::ptrdiff_t>(first);
     const auto middle = held.end() - static_cast<std::ptrdiff_t>(names.size());
     arguments.positional.assign(begin, middle);
@@ -134,7 +135,7 @@ Value filtered(Run& run, const Value& self, Arguments& arguments, bool by_attrib
   return lazy(run, std::move(held), [=](Run& r, std::vector<Value>& values, Value& out) {
     if (!truth(r, values[0]) || !open(r, values[0])) return false;
     while (pull(r, values[0], out)) {
-      if (passes(r, out, stored.restore(values), by_attribute) == wanted) return !r.failed();
+      if (passes(r, out, stored.restore(r, values), by_attribute) == wanted) return !r.failed();
     }
     return false;
   });
@@ -356,7 +357,7 @@ Value map(Run& run, const Value& self, Arguments& arguments) {
     if (!truth(r, values[0]) || !open(r, values[0])) return false;
     Value item;
     if (!pull(r, values[0], item)) return false;
-    out = map_item(r, item, stored.restore(values));
+    out = map_item(r, item, stored.restore(r, values));
     return !r.failed();
   });
 }

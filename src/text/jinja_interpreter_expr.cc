@@ -242,6 +242,7 @@ bool Interpreter::bind_macro(const Stmt& definition, Arguments& arguments, Activ
   auto& keywords = arguments.keywords;
   const auto take_keyword = [&](std::string_view name) {
     Value value;
+    run_.step(static_cast<int64_t>(keywords.size() / 4));
     for (auto at = keywords.begin(); at != keywords.end(); ++at) {
       if (at->first != name) continue;
       value = std::move(at->second);

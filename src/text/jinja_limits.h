@@ -13,7 +13,7 @@ struct Limits {
   int64_t max_steps = 100'000'000;
   size_t max_memory_bytes = size_t{256} << 20;  ///< Values alive at one time, the given messages included.
   size_t max_output_bytes = size_t{64} << 20;   ///< The rendered text, and any one captured block.
-  int max_depth = 2000;  ///< Nested evaluation: expressions, statements, macro calls, iterators. Bounds the stack.
+  int max_depth = 2000;  ///< Nested evaluation: expressions, statements, macro calls, iterators. Takes at most 2 MiB of stack.
 };
 
 }  // namespace tensorfold::jinja

@@ -151,7 +151,8 @@ std::optional<Value> find_attribute(Run& run, const Value& object, const Value& 
       }
       return method(run, object, find_method(kTupleMethods, name));
     case Kind::kNamespace: {
-      const Value* value = object.as<NamespaceObject>().find(name);
+      const auto& attributes = object.as<NamespaceObject>();
+      const Value* value = run.step(static_cast<int64_t>(attributes.attributes.size() / 8)) ? attributes.find(name) : nullptr;
       return value != nullptr ? std::optional<Value>(*value) : std::nullopt;
     }
     case Kind::kFunction:

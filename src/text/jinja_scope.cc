@@ -27,7 +27,8 @@ struct Function {
 
 enum class LoadKind { kParameter, kContext, kAlias, kUndefined };
 
-/// The names of one scope: those it refers to or stores and does not find outside, and how each starts.
+/// The names of one scope: those it refers to or stores and does not find outside, and how each starts. A branch of
+/// an `if` is analyzed as a layer over the scope it stands in.
 struct Symbols {
   struct Load {
     LoadKind kind;
@@ -36,39 +37,60 @@ struct Symbols {
   Symbols* parent = nullptr;
   int level = 0;
   Function* function = nullptr;
+  const Symbols* under = nullptr;  ///< Of a layer: the scope, or the layer, that it lies on.
   std::map<std::string, Load> loads;
   std::set<std::string> stores;
 
-  const Symbols* find(const std::string& name) const {
-    for (const Symbols* at = this; at != nullptr; at = at->parent) {
-      if (at->loads.count(name) != 0) return at;
-    }
-    return nullptr;
+  Symbols layer() const {
+    Symbols branch;
+    branch.parent = parent;
+    branch.level = level;
+    branch.function = function;
+    branch.under = this;
+    return branch;
   }
+  bool has(const std::string& name) const {
+    for (const Symbols* at = this; at != nullptr; at = at->under) {
+      if (at->loads.count(name) != 0) return true;
+    }
+    return false;
+  }
+  bool has_stored(const std::string& name) const {
+    for (const Symbols* at = this; at != nullptr; at = at->under) {
+      if (at->stores.count(name) != 0) return true;
+    }
+    return false;
+  }
+  const Symbols* find_outside(const std::string& name) const { return parent != nullptr ? parent->find(name) : nullptr; }
+  const Symbols* find(const std::string& name) const { return has(name) ? this : find_outside(name); }
+
   void load(const std::string& name) {
     if (find(name) == nullptr) loads[name] = {LoadKind::kContext};
   }
   void store(const std::string& name) {
     stores.insert(name);
-    if (loads.count(name) != 0) return;
-    const Symbols* outer = parent != nullptr ? parent->find(name) : nullptr;
+    if (has(name)) return;
+    const Symbols* outer = find_outside(name);
     loads[name] = outer != nullptr ? Load{LoadKind::kAlias, outer} : Load{LoadKind::kUndefined};
   }
   void declare_parameter(const std::string& name) {
     stores.insert(name);
     loads[name] = {LoadKind::kParameter};
   }
-  /// Joins what the branches of an `if` did. A variable that only some branches store starts with its outer value.
+  /// Joins what the branches of an `if` did. A variable that only branches store starts with its outer value.
   void merge_branches(const std::vector<Symbols>& branches) {
     std::set<std::string> stored;
-    for (const Symbols& branch : branches) stored.insert(branch.stores.begin(), branch.stores.end());
-    for (const std::string& name : stores) stored.erase(name);
+    for (const Symbols& branch : branches) {
+      for (const std::string& name : branch.stores) {
+        if (!has_stored(name)) stored.insert(name);
+      }
+    }
     for (const Symbols& branch : branches) {
       for (const auto& [name, how] : branch.loads) loads[name] = how;
       stores.insert(branch.stores.begin(), branch.stores.end());
     }
     for (const std::string& name : stored) {
-      const Symbols* outer = parent != nullptr ? parent->find(name) : nullptr;
+      const Symbols* outer = find_outside(name);
       loads[name] = outer != nullptr ? Load{LoadKind::kAlias, outer} : Load{LoadKind::kContext};
     }
   }
@@ -101,7 +123,7 @@ void scan_if(Symbols& symbols, const Stmt& stmt) {
   scan_expr(symbols, *stmt.condition);
   std::vector<Symbols> branches;
   for (const Body* body : {&stmt.body, &stmt.elifs, &stmt.otherwise}) {
-    branches.push_back(symbols);
+    branches.push_back(symbols.layer());
     scan_body(branches.back(), *body);
   }
   symbols.merge_branches(branches);

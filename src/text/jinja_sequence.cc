@@ -154,6 +154,7 @@ Value slice_string(Run& run, const StringObject& string, const Selection& chosen
     const size_t begin = at(chosen.start);
     return run.string(string.text.substr(begin, at(chosen.start + chosen.count) - begin), string.markup);
   }
+  if (!run.can_allocate((string.length + 1) * sizeof(size_t))) return Value();
   std::vector<size_t> offsets;
   for (size_t i = 0; i < string.text.size(); next_code_point(string.text, i)) offsets.push_back(i);
   offsets.push_back(string.text.size());
@@ -340,8 +341,9 @@ std::optional<size_t> DictBuilder::find(const Value& key, uint64_t key_hash) {
 }
 
 void DictBuilder::set(Value key, Value value) {
+  constexpr int kSteps = 4;  // What a new entry costs beside a search.
   const uint64_t key_hash = hash(run_, key);
-  if (run_.failed()) return;
+  if (!run_.step(kSteps)) return;
   if (const std::optional<size_t> present = find(key, key_hash)) {
     entries_[*present].second = std::move(value);
     return;

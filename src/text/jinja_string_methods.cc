@@ -31,7 +31,7 @@ std::string_view need_string(Run& run, const Value& value, std::string_view func
 template <std::string (*Convert)(std::string_view)>
 Value converted(Run& run, const Value& self, Arguments& arguments) {
   bind(run, {"str method", {}}, arguments);
-  if (run.failed() || !run.can_allocate(text_of(self).size() * 3)) return Value();
+  if (run.failed() || !run.can_allocate(text_of(self).size() * 8)) return Value();
   return like(run, self, Convert(text_of(self)));
 }
 
@@ -84,9 +84,15 @@ Value remove_suffix(Run& run, const Value& self, Arguments& arguments) {
 
 // ---- Splitting and joining ----
 
+/// Memory that a list of so many pieces takes at least; checked while they are found.
+constexpr size_t kBytesPerPiece = 160;
+bool can_add_piece(Run& run, const std::vector<std::string_view>& pieces) {
+  return run.can_allocate((pieces.size() + 1) * kBytesPerPiece);
+}
+
 Value pieces_to_list(Run& run, const Value& self, std::vector<std::string_view> pieces, bool is_reversed) {
   if (is_reversed) std::reverse(pieces.begin(), pieces.end());
-  if (!run.can_allocate(pieces.size() * 192)) return Value();
+  if (run.failed()) return Value();
   std::vector<Value> items;
   items.reserve(pieces.size());
   for (std::string_view piece : pieces) items.push_back(like(run, self, piece));
@@ -94,10 +100,10 @@ Value pieces_to_list(Run& run, const Value& self, std::vector<std::string_view> 
 }
 
 /// Pieces between runs of white space, from the left; what follows the last split keeps its trailing space.
-std::vector<std::string_view> split_spaces(std::string_view text, int64_t max) {
+std::vector<std::string_view> split_spaces(Run& run, std::string_view text, int64_t max) {
   std::vector<std::string_view> pieces;
   text.remove_prefix(leading_space(text));
-  while (!text.empty() && max-- != 0) {
+  while (!text.empty() && max-- != 0 && can_add_piece(run, pieces)) {
     size_t end = 0;
     for (size_t next = 0; next < text.size(); end = next) {
       if (is_space(next_code_point(text, next))) break;
@@ -111,10 +117,10 @@ std::vector<std::string_view> split_spaces(std::string_view text, int64_t max) {
 }
 
 /// As split_spaces from the right; pieces come last first.
-std::vector<std::string_view> rsplit_spaces(std::string_view text, int64_t max) {
+std::vector<std::string_view> rsplit_spaces(Run& run, std::string_view text, int64_t max) {
   std::vector<std::string_view> pieces;
   text.remove_suffix(trailing_space(text));
-  while (!text.empty() && max-- != 0) {
+  while (!text.empty() && max-- != 0 && can_add_piece(run, pieces)) {
     size_t start = text.size();
     while (start > 0) {
       size_t at = start - 1;
@@ -131,9 +137,9 @@ std::vector<std::string_view> rsplit_spaces(std::string_view text, int64_t max) 
   return pieces;
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, int64_t max) {
+std::vector<std::string_view> split_at(Run& run, std::string_view text, std::string_view separator, int64_t max) {
   std::vector<std::string_view> pieces;
-  for (size_t at; max-- != 0 && (at = text.find(separator)) != std::string_view::npos;) {
+  for (size_t at; max-- != 0 && can_add_piece(run, pieces) && (at = text.find(separator)) != std::string_view::npos;) {
     pieces.push_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
   }
@@ -141,9 +147,9 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
   return pieces;
 }
 
-std::vector<std::string_view> rsplit_at(std::string_view text, std::string_view separator, int64_t max) {
+std::vector<std::string_view> rsplit_at(Run& run, std::string_view text, std::string_view separator, int64_t max) {
   std::vector<std::string_view> pieces;
-  for (size_t at; max-- != 0 && (at = text.rfind(separator)) != std::string_view::npos;) {
+  for (size_t at; max-- != 0 && can_add_piece(run, pieces) && (at = text.rfind(separator)) != std::string_view::npos;) {
     pieces.push_back(text.substr(at + separator.size()));
     text = text.substr(0, at);
   }
@@ -158,7 +164,7 @@ Value split(Run& run, const Value& self, Arguments& arguments) {
   const int64_t max = args[1].is_missing() ? -1 : need_index(run, args[1], "split()");
   const int64_t limit = max < 0 ? -1 : max;
   if (args[0].is_missing() || args[0].is_none()) {
-    return pieces_to_list(run, self, FromRight ? rsplit_spaces(text_of(self), limit) : split_spaces(text_of(self), limit),
+    return pieces_to_list(run, self, FromRight ? rsplit_spaces(run, text_of(self), limit) : split_spaces(run, text_of(self), limit),
                           FromRight);
   }
   const std::string_view separator = need_string(run, args[0], "split");
@@ -166,12 +172,13 @@ Value split(Run& run, const Value& self, Arguments& arguments) {
   if (run.failed() || !run.search(text_of(self).size(), separator.size())) return Value();
   return pieces_to_list(
       run, self,
-      FromRight ? rsplit_at(text_of(self), separator, limit) : split_at(text_of(self), separator, limit), FromRight);
+      FromRight ? rsplit_at(run, text_of(self), separator, limit) : split_at(run, text_of(self), separator, limit), FromRight);
 }
 
 Value splitlines(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"splitlines", {"keepends"}}, arguments);
-  if (run.failed() || !run.read(text_of(self).size())) return Value();
+  // At worst every byte ends a line.
+  if (run.failed() || !run.read(text_of(self).size()) || !run.can_allocate(text_of(self).size() * 16)) return Value();
   return pieces_to_list(run, self, split_lines(text_of(self), truth(run, args[0])), false);
 }
 
@@ -252,16 +259,21 @@ Value index(Run& run, const Value& self, Arguments& arguments) {
   return at < 0 ? run.fail("substring not found") : Value::integer(at);
 }
 
+/// Non-overlapping occurrences; an empty pattern has one more than there are code points.
+size_t count_places(std::string_view text, std::string_view pattern) {
+  if (pattern.empty()) return count_code_points(text) + 1;
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(pattern, at)) != std::string_view::npos; at += pattern.size()) ++count;
+  return count;
+}
+
 Value count(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"count", {"", "", ""}, 1}, arguments);
   if (run.failed()) return Value();
   const std::string_view needle = need_string(run, args[0], "count");
   const std::optional<Window> in = window(run, self, args[1], args[2]);
   if (!in || run.failed() || !run.search(in->text.size(), needle.size())) return Value::integer(0);
-  if (needle.empty()) return Value::integer(static_cast<Int>(count_code_points(in->text)) + 1);
-  Int found = 0;
-  for (size_t at = 0; (at = in->text.find(needle, at)) != std::string_view::npos; at += needle.size()) ++found;
-  return Value::integer(found);
+  return Value::integer(static_cast<Int>(count_places(in->text, needle)));
 }
 
 template <bool AtEnd>
@@ -474,22 +486,20 @@ constexpr Method kMethods[] = {
 }  // namespace
 
 std::string replace_text(Run& run, std::string_view text, std::string_view from, std::string_view to, int64_t limit) {
-  std::vector<size_t> places;
   if (!run.search(text.size(), from.size())) return "";
-  if (from.empty()) {
-    for (size_t i = 0; i < text.size(); next_code_point(text, i)) places.push_back(i);
-    places.push_back(text.size());
-  } else {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string_view::npos; at += from.size()) places.push_back(at);
-  }
-  if (limit >= 0 && places.size() > static_cast<size_t>(limit)) places.resize(static_cast<size_t>(limit));
-  if (!can_replace(run, text.size(), from.size(), to.size(), places.size())) return "";
+  const size_t most = limit < 0 ? SIZE_MAX : static_cast<size_t>(limit);
+  const size_t times = std::min(most, count_places(text, from));
+  if (!can_replace(run, text.size(), from.size(), to.size(), times)) return "";
   std::string out;
-  size_t done = 0;
-  for (size_t at : places) {
+  size_t done = 0, at = 0;
+  for (size_t i = 0; i < times; ++i) {
+    // An empty pattern stands before each code point and at the end.
+    if (from.empty() && i > 0) next_code_point(text, at);
+    if (!from.empty()) at = text.find(from, at);
     out.append(text, done, at - done);
     out += to;
-    done = at + from.size();
+    at += from.size();
+    done = at;
   }
   return out.append(text, done);
 }
