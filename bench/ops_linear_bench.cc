@@ -1,10 +1,11 @@
-// linear() of the cpu backend: for one row, packed bytes per second against what the same threads reach when they only
-// sum a buffer of that size; for more rows, multiply-adds per second. The result is compared with the reference first.
+// linear() of the cpu backend: for one row, packed bytes per second against what the same threads reach when
+// they only sum a buffer of that size; for more rows, multiply-adds per second. The result is compared with
+// the reference first.
 //
 //   ops_linear_bench [THREADS] --benchmark_filter=avx512-bf16/4-bit
 //
-// Times are the best of several repetitions: the interesting number is the machine's limit, and other work on the
-// machine only ever adds to it.
+// Times are the best of several repetitions: the interesting number is the machine's limit, and other work on
+// the machine only ever adds to it.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,16 +27,17 @@ namespace {
 
 bool works_alone = false;  ///< With one thread.
 
-constexpr int64_t kCacheBytes = int64_t{96} << 20;  ///< Matrices of one case together: beyond any L3 cache here.
+constexpr int64_t kCacheBytes = int64_t{96}
+                                << 20;  ///< Matrices of one case together: beyond any L3 cache here.
 
 struct Shape {
   const char* name;
   int64_t out, in;
 };
 /// SmolLM2-135M's layers and head, and two of a 1.5B model.
-constexpr Shape kShapes[] = {{"qkv_576", 960, 576},      {"o_576", 576, 576},   {"gate_up_576", 3072, 576},
-                             {"down_576", 576, 1536},    {"head_576", 49152, 576}, {"o_2048", 2048, 2048},
-                             {"gate_up_2048", 8192, 2048}};
+constexpr Shape kShapes[] = {
+    {"qkv_576", 960, 576},    {"o_576", 576, 576},    {"gate_up_576", 3072, 576},  {"down_576", 576, 1536},
+    {"head_576", 49152, 576}, {"o_2048", 2048, 2048}, {"gate_up_2048", 8192, 2048}};
 
 struct Format {
   const char* name;
@@ -55,7 +57,11 @@ constexpr Format kFormats[] = {{"2-bit_g64_bf16", WeightFormat::kAffine, DType::
                                {"f32", WeightFormat::kFloat, DType::kF32, 32, 0}};
 
 LinearSpec spec_of(const Shape& shape, const Format& format) {
-  return {.out = shape.out, .in = shape.in, .format = format.format, .dtype = format.dtype, .bits = format.bits,
+  return {.out = shape.out,
+          .in = shape.in,
+          .format = format.format,
+          .dtype = format.dtype,
+          .bits = format.bits,
           .group_size = format.group_size};
 }
 
@@ -78,7 +84,8 @@ class Matrices {
   Matrices(const LinearSpec& spec, const Ops& ops) : spec_(spec), bytes_(ops.packed_bytes(spec)) {
     std::mt19937_64 random(1);
     const int64_t groups = spec.group_size == 0 ? 0 : spec.out * spec.in / spec.group_size;
-    std::vector<std::byte> weight = random_floats(random, DType::kF32, spec.out * spec.in * spec.bits / 32 + 1);
+    std::vector<std::byte> weight =
+        random_floats(random, DType::kF32, spec.out * spec.in * spec.bits / 32 + 1);
     if (spec.format == WeightFormat::kFloat) weight = random_floats(random, spec.dtype, spec.out * spec.in);
     const std::vector<std::byte> scales = random_floats(random, spec.dtype, groups);
     const std::vector<std::byte> biases = random_floats(random, spec.dtype, groups);
@@ -91,7 +98,9 @@ class Matrices {
     }
   }
 
-  LinearWeight weight(int64_t i) const { return {.spec = spec_, .data = buffer_.data() + i % copies_ * bytes_}; }
+  LinearWeight weight(int64_t i) const {
+    return {.spec = spec_, .data = buffer_.data() + i % copies_ * bytes_};
+  }
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -108,7 +117,8 @@ double seconds_now() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Best time of one call of `run(i)` over short rounds: others on the machine interrupt some, not all of them.
+/// Best time of one call of `run(i)` over short rounds: others on the machine interrupt some, not all of
+/// them.
 template <class Run>
 double best_seconds(const Run& run) {
   constexpr double kRoundSeconds = 2e-4, kTotalSeconds = 0.4;
@@ -132,7 +142,8 @@ double best_seconds(const Run& run) {
 #if defined(__x86_64__)
 __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
-uint64_t sum_words(const uint64_t* words, int64_t count) {
+uint64_t
+sum_words(const uint64_t* words, int64_t count) {
   uint64_t sums[32] = {};
   for (int64_t w = 0; w < count; w += 32) {
     for (int j = 0; j < 32; ++j) sums[j] += words[w + j];
@@ -166,7 +177,8 @@ double sum_bandwidth(int num_threads) {
 void check_result(Ops& ops, const Matrices& matrices, const View& x, const LinearSpec& spec) {
   const int64_t rows = std::min<int64_t>(x.num_rows(), 3);
   std::vector<float> out(static_cast<size_t>(rows * spec.out)), expected(out.size());
-  const LinearCall call[] = {{.out = View(out.data(), DType::kF32, {rows, spec.out}), .weight = matrices.weight(0)}};
+  const LinearCall call[] = {
+      {.out = View(out.data(), DType::kF32, {rows, spec.out}), .weight = matrices.weight(0)}};
   const LinearCall expected_call[] = {
       {.out = View(expected.data(), DType::kF32, {rows, spec.out}), .weight = matrices.weight(0)}};
   ops.linear(x.rows(0, rows), call);
@@ -189,16 +201,15 @@ void linear_case(benchmark::State& state, CpuIsa isa, const Shape& shape, const 
   double best = 1e30;
   for (auto _ : state) {
     best = std::min(best, best_seconds([&](int64_t i) {
-      const LinearCall call[] = {
-          {.out = View(out.data(), DType::kF32, {rows, spec.out}), .weight = matrices.weight(i)}};
-      ops->linear(x, call);
-    }));
+                      const LinearCall call[] = {{.out = View(out.data(), DType::kF32, {rows, spec.out}),
+                                                  .weight = matrices.weight(i)}};
+                      ops->linear(x, call);
+                    }));
   }
   state.counters["us"] = best * 1e6;
   if (rows == 1) {
     state.counters["GB/s"] = static_cast<double>(matrices.bytes()) / best / 1e9;
-    state.counters["of_sum"] =
-        static_cast<double>(matrices.bytes()) / best / sum_bandwidth(num_threads);
+    state.counters["of_sum"] = static_cast<double>(matrices.bytes()) / best / sum_bandwidth(num_threads);
   }
   state.counters["GMAC/s"] = macs / best / 1e9;
 }

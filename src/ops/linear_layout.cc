@@ -29,19 +29,23 @@ LinearLayout::LinearLayout(const LinearSpec& spec) {
   panel_bytes = num_chunks() * chunk_bytes;
 }
 
-int64_t packed_float_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output, int64_t column) {
+int64_t packed_float_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
+                            int64_t column) {
   const int64_t lane = output % kPanelOutputs;
-  const int64_t element = spec.dtype == DType::kF32 ? column % 2 * kPanelOutputs + lane : lane * 2 + column % 2;
+  const int64_t element =
+      spec.dtype == DType::kF32 ? column % 2 * kPanelOutputs + lane : lane * 2 + column % 2;
   return output / kPanelOutputs * layout.panel_bytes + column / 2 * layout.chunk_bytes +
          element * dtype_bytes(spec.dtype);
 }
 
-int64_t packed_scale_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output, int64_t group) {
+int64_t packed_scale_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
+                            int64_t group) {
   return output / kPanelOutputs * layout.panel_bytes + group * layout.chunk_bytes +
          output % kPanelOutputs * dtype_bytes(spec.dtype);
 }
 
-int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t column, const FieldPiece& piece) {
+int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t column,
+                            const FieldPiece& piece) {
   const int64_t group = column / layout.chunk_columns, unit = column % layout.chunk_columns / kUnitColumns;
   const int64_t unit_bytes =
       (layout.chunk_bytes - 2 * layout.scale_bytes) / (layout.chunk_columns / kUnitColumns);

@@ -1,13 +1,15 @@
-// Where a weight lies inside a packed matrix of the cpu and reference backends. One layout for every instruction set,
-// so that a pack made on one CPU is read by another.
+// Where a weight lies inside a packed matrix of the cpu and reference backends. One layout for every
+// instruction set, so that a pack made on one CPU is read by another.
 //
 //   matrix  = panels of 32 outputs; the last one is filled up with zeros
 //   panel   = chunks in increasing column: one sequential stream for whoever computes those outputs
 //   chunk   = affine: one group:  scales [32], biases [32] (spec.dtype), then its units of 32 columns
 //             float:  16-bit: two columns; f32: one pair of columns as well, so that all count pairs
-//   unit    = `bits` vectors of 32 words of 32 bits; word o belongs to output o. A word's low half holds fields of
-//             even columns and its high half those of odd columns, at the same bit: shifting a vector right by that
-//             bit leaves, in every word, a pair of columns to be looked up as the pair of bf16 that VDPBF16PS takes.
+//   unit    = `bits` vectors of 32 words of 32 bits; word o belongs to output o. A word's low half holds
+//   fields of
+//             even columns and its high half those of odd columns, at the same bit: shifting a vector right
+//             by that bit leaves, in every word, a pair of columns to be looked up as the pair of bf16 that
+//             VDPBF16PS takes.
 //   pair    = 16-bit floats: [32] words (even column low, odd column high); f32: [2][32] elements
 //
 // Which fields a step (pair of columns) of a unit has: field_pieces(). Everything is a multiple of 64 bytes.
@@ -41,16 +43,20 @@ struct FieldPieces {
   std::array<FieldPiece, 5> piece{};
 };
 
-/// As many whole fields as fit in 16 bits follow each other from bit 0 on; the steps left over at the end of a unit
-/// (3 and 5 bits: the last; 6 bits: the last four) are put together from the vectors' spare top bits.
+/// Steps whose fields lie whole in one vector: per vector, and in all. They come first.
+constexpr int whole_steps_per_vector(int bits) { return 16 / bits; }
+constexpr int whole_steps(int bits) { return whole_steps_per_vector(bits) * bits; }
+
+/// As many whole fields as fit in 16 bits follow each other from bit 0 on; the steps left over at the end of
+/// a unit (3 and 5 bits: the last; 6 bits: the last four) are put together from the vectors' spare top bits.
 constexpr FieldPieces field_pieces(int bits, int step) {
-  const int per_vector = 16 / bits;
-  if (step < per_vector * bits) return {1, {{{step / per_vector, step % per_vector * bits, bits}}}};
+  const int per_vector = whole_steps_per_vector(bits);
+  if (step < whole_steps(bits)) return {1, {{{step / per_vector, step % per_vector * bits, bits}}}};
   FieldPieces pieces;
   if (bits == 6) {
     // Vectors 0, 2, 3, 5 give the low four bits, 1 and 4 twice two high bits.
     constexpr int kLow[] = {0, 2, 3, 5};
-    const int rest = step - 12;
+    const int rest = step - whole_steps(bits);
     pieces.size = 2;
     pieces.piece[0] = {kLow[rest], 12, 4};
     pieces.piece[1] = {rest < 2 ? 1 : 4, 12 + rest % 2 * 2, 2};
@@ -61,12 +67,8 @@ constexpr FieldPieces field_pieces(int bits, int step) {
   return pieces;
 }
 
-/// Steps whose fields lie whole in one vector: per vector, and in all. They come first.
-constexpr int whole_steps_per_vector(int bits) { return 16 / bits; }
-constexpr int whole_steps(int bits) { return whole_steps_per_vector(bits) * bits; }
-
-/// 8-bit integers are stored with their top bit inverted: as it is, the byte is then the low half of the bf16 of every
-/// integer from 128 on.
+/// 8-bit integers are stored with their top bit inverted: as it is, the byte is then the low half of the bf16
+/// of every integer from 128 on.
 constexpr uint32_t field_inversion(int bits) { return bits == 8 ? 0x80u : 0u; }
 
 /// Sizes and strides of one packed matrix. All in bytes or columns.
@@ -86,16 +88,19 @@ struct LinearLayout {
 };
 
 /// Bytes from the start of a packed float matrix to element [output, column].
-int64_t packed_float_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output, int64_t column);
+int64_t packed_float_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
+                            int64_t column);
 
 /// Bytes to the scale of [output, group]; its bias lies layout.scale_bytes further on.
-int64_t packed_scale_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output, int64_t group);
+int64_t packed_scale_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
+                            int64_t group);
 
 /// Bytes to the half word of `piece` for [output, column].
-int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t column, const FieldPiece& piece);
+int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t column,
+                            const FieldPiece& piece);
 
-/// Whether the layout and its kernels take the spec: float bf16, f16, f32; affine of 2, 3, 4, 5, 6 or 8 bits in groups
-/// of 32, 64 or 128. Otherwise kUnsupported.
+/// Whether the layout and its kernels take the spec: float bf16, f16, f32; affine of 2, 3, 4, 5, 6 or 8 bits
+/// in groups of 32, 64 or 128. Otherwise kUnsupported.
 Status check_linear_layout(const LinearSpec& spec);
 
 }  // namespace tensorfold

@@ -1,5 +1,5 @@
-// experts(): every instruction set equals the reference to the bit, however rows fall to experts; and the reference is
-// the formula.
+// experts(): every instruction set equals the reference to the bit, however rows fall to experts; and the
+// reference is the formula.
 #include <gtest/gtest.h>
 
 #include "base/fp_env.h"
@@ -31,7 +31,8 @@ class RandomExperts {
   ExpertsWeight weights() const { return {sizes_.num_experts, gate_, up_, down_}; }
 
  private:
-  void add(std::vector<LinearWeight>& list, const LinearSpec& spec, uint64_t seed, const WeightPacker& packer) {
+  void add(std::vector<LinearWeight>& list, const LinearSpec& spec, uint64_t seed,
+           const WeightPacker& packer) {
     matrices_.push_back(std::make_unique<RandomLinear>(spec, seed, packer));
     list.push_back(matrices_.back()->weight());
   }
@@ -75,9 +76,11 @@ struct Rows {
 class ExpertsTest : public CpuIsaTest {
  protected:
   /// Output added to what is there, against the reference's.
-  void check(Ops& ops, const RandomExperts& experts, const Sizes& sizes, int64_t rows, int64_t k, DType activation) {
+  void check(Ops& ops, const RandomExperts& experts, const Sizes& sizes, int64_t rows, int64_t k,
+             DType activation) {
     Rows inputs(rows, k, sizes, activation);
-    const GuardedMatrix out(DType::kF32, rows, sizes.hidden_size), expected(DType::kF32, rows, sizes.hidden_size);
+    const GuardedMatrix out(DType::kF32, rows, sizes.hidden_size),
+        expected(DType::kF32, rows, sizes.hidden_size);
     fill_random(out.view(), 24);
     fill_random(expected.view(), 24);
     ops.experts(inputs.call(out.view(), experts));
@@ -125,7 +128,8 @@ TEST(ExpertsReferenceTest, IsTheWeightedSumOfGatedProductsInTheRoutersOrder) {
     std::vector<float> sum(static_cast<size_t>(kSizes.hidden_size));
     for (int64_t j = 0; j < 3; ++j) {
       const auto e = static_cast<size_t>(inputs.ids[static_cast<size_t>(3 * t + j)]);
-      const GuardedMatrix gate(DType::kF32, 1, kSizes.intermediate_size), up(DType::kF32, 1, kSizes.intermediate_size);
+      const GuardedMatrix gate(DType::kF32, 1, kSizes.intermediate_size),
+          up(DType::kF32, 1, kSizes.intermediate_size);
       const GuardedMatrix product(DType::kBF16, 1, kSizes.intermediate_size);
       const GuardedMatrix down(DType::kF32, 1, kSizes.hidden_size);
       const LinearCall first[] = {{.out = gate.view(), .weight = experts.weights().gate_proj[e]},

@@ -27,7 +27,8 @@ TEST(PackTest, TheCpuPackerWritesTheReferencesBytes) {
 }
 
 /// Value `index` of a row, by the rule of the checkpoint format: bits index*b to index*b+b-1, lowest first.
-uint32_t checkpoint_integer(const LinearSource& source, const LinearSpec& spec, int64_t output, int64_t index) {
+uint32_t checkpoint_integer(const LinearSource& source, const LinearSpec& spec, int64_t output,
+                            int64_t index) {
   uint32_t value = 0;
   for (int b = 0; b < spec.bits; ++b) {
     const int64_t bit = (output * spec.in + index) * spec.bits + b;
@@ -71,7 +72,8 @@ TEST(PackTest, EveryFloatIsFoundAgain) {
       for (int64_t i = 0; i < spec.out * in; ++i) {
         const auto size = static_cast<size_t>(dtype_bytes(dtype));
         const std::byte* element = packed.data() + packed_float_offset(spec, layout, i / in, i % in);
-        ASSERT_EQ(std::memcmp(element, matrix.source().weight.data() + static_cast<size_t>(i) * size, size), 0);
+        ASSERT_EQ(std::memcmp(element, matrix.source().weight.data() + static_cast<size_t>(i) * size, size),
+                  0);
       }
     }
   }
@@ -84,12 +86,14 @@ TEST(PackTest, ReadsTheBitOrderOfTheFormat) {
     int bits;
     std::vector<int> bytes, values;
   };
-  for (const Case& c : {Case{3, {0x88, 0xc6, 0xfa}, {0, 1, 2, 3, 4, 5, 6, 7}},
-                        Case{4, {0x10, 0x32, 0x54, 0x76}, {0, 1, 2, 3, 4, 5, 6, 7}},
-                        Case{5, {0x1f, 0xc4, 0xe2, 0x93, 0xa8}, {31, 0, 17, 5, 30, 9, 2, 21}},
-                        Case{6, {0x3f, 0xa0, 0x56}, {63, 0, 42, 21}}, Case{8, {1, 2, 3, 250}, {1, 2, 3, 250}}}) {
+  for (const Case& c :
+       {Case{3, {0x88, 0xc6, 0xfa}, {0, 1, 2, 3, 4, 5, 6, 7}},
+        Case{4, {0x10, 0x32, 0x54, 0x76}, {0, 1, 2, 3, 4, 5, 6, 7}},
+        Case{5, {0x1f, 0xc4, 0xe2, 0x93, 0xa8}, {31, 0, 17, 5, 30, 9, 2, 21}},
+        Case{6, {0x3f, 0xa0, 0x56}, {63, 0, 42, 21}}, Case{8, {1, 2, 3, 250}, {1, 2, 3, 250}}}) {
     const LinearSpec spec = affine_spec(1, 32, c.bits, 32, DType::kF32);
-    std::vector<std::byte> weight(static_cast<size_t>(4 * c.bits)), scale(4), packed(LinearLayout(spec).packed_bytes());
+    std::vector<std::byte> weight(static_cast<size_t>(4 * c.bits)), scale(4),
+        packed(LinearLayout(spec).packed_bytes());
     for (size_t i = 0; i < c.bytes.size(); ++i) weight[i] = static_cast<std::byte>(c.bytes[i]);
     reference->pack(spec, {weight, scale, scale}, packed);
     for (size_t i = 0; i < c.values.size(); ++i) {
@@ -103,9 +107,12 @@ TEST(PackTest, RefusesWhatItHasNoKernelFor) {
   const std::unique_ptr<Ops> cpu = std::move(make_cpu_ops(1)).value();
   for (const LinearSpec& spec : all_specs(8, 2)) EXPECT_TRUE(cpu->check_linear(spec).ok()) << to_string(spec);
   const LinearSpec bad[] = {
-      affine_spec(8, 128, 7, 64, DType::kBF16), affine_spec(8, 128, 4, 16, DType::kBF16),
-      affine_spec(8, 96, 4, 64, DType::kBF16),  affine_spec(8, 128, 4, 64, DType::kU8),
-      float_spec(8, 64, DType::kF8E4M3),        float_spec(0, 64, DType::kBF16),
+      affine_spec(8, 128, 7, 64, DType::kBF16),
+      affine_spec(8, 128, 4, 16, DType::kBF16),
+      affine_spec(8, 96, 4, 64, DType::kBF16),
+      affine_spec(8, 128, 4, 64, DType::kU8),
+      float_spec(8, 64, DType::kF8E4M3),
+      float_spec(0, 64, DType::kBF16),
       {.out = 8, .in = 64, .format = WeightFormat::kMxfp4, .dtype = DType::kU8, .bits = 4, .group_size = 32}};
   for (const LinearSpec& spec : bad) {
     const Status status = cpu->check_linear(spec);

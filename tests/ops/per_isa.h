@@ -1,4 +1,5 @@
-// What tests of the cpu backend share: the same test under each instruction set, guarded buffers, and bits compared.
+// What tests of the cpu backend share: the same test under each instruction set, guarded buffers, and bits
+// compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,13 +44,13 @@ inline std::string cpu_isa_test_name(const testing::TestParamInfo<CpuIsa>& info)
   return name;
 }
 
-#define TF_INSTANTIATE_PER_ISA(suite)                                                                          \
-  INSTANTIATE_TEST_SUITE_P(Isa, suite,                                                                         \
-                           testing::Values(CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kNeon), \
-                           cpu_isa_test_name)
+#define TF_INSTANTIATE_PER_ISA(suite)                                                                  \
+  INSTANTIATE_TEST_SUITE_P(                                                                            \
+      Isa, suite, testing::Values(CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kNeon), \
+      cpu_isa_test_name)
 
-/// A matrix of f32 or bf16 with a row stride of its own. Everything starts poisoned, and check_guards() fails where
-/// anything but the rows' own elements has changed.
+/// A matrix of f32 or bf16 with a row stride of its own. Everything starts poisoned, and check_guards() fails
+/// where anything but the rows' own elements has changed.
 class GuardedMatrix {
  public:
   GuardedMatrix(DType dtype, int64_t rows, int64_t columns, int64_t row_stride)
@@ -57,7 +58,8 @@ class GuardedMatrix {
         view_(bytes_.data() + kGuard * dtype_bytes(dtype), dtype, {rows, columns}) {
     view_.row_stride = row_stride;
   }
-  GuardedMatrix(DType dtype, int64_t rows, int64_t columns) : GuardedMatrix(dtype, rows, columns, columns + 5) {}
+  GuardedMatrix(DType dtype, int64_t rows, int64_t columns)
+      : GuardedMatrix(dtype, rows, columns, columns + 5) {}
 
   const View& view() const { return view_; }
 
@@ -68,19 +70,22 @@ class GuardedMatrix {
       const int64_t start = kGuard * size + t * stride;
       std::memcpy(expected.data() + start, bytes_.data() + start, static_cast<size_t>(view_.dim(1) * size));
     }
-    EXPECT_EQ(std::memcmp(expected.data(), bytes_.data(), bytes_.size()), 0) << "bytes around the output changed";
+    EXPECT_EQ(std::memcmp(expected.data(), bytes_.data(), bytes_.size()), 0)
+        << "bytes around the output changed";
   }
 
  private:
-  static constexpr int64_t kGuard = 64;                   ///< Elements before and after.
-  static constexpr std::byte kPoison = std::byte{0xa7};  ///< No NaN in either dtype, and no value a test produces.
+  static constexpr int64_t kGuard = 64;  ///< Elements before and after.
+  static constexpr std::byte kPoison =
+      std::byte{0xa7};  ///< No NaN in either dtype, and no value a test produces.
   std::vector<std::byte> bytes_;
   View view_;
 };
 
 /// Element as bits, all NaNs alike.
 inline uint32_t comparable_bits(const View& view, int64_t row, int64_t column) {
-  const float value = view.dtype == DType::kF32 ? view.row<float>(row)[column] : to_float(view.row<bf16>(row)[column]);
+  const float value =
+      view.dtype == DType::kF32 ? view.row<float>(row)[column] : to_float(view.row<bf16>(row)[column]);
   return std::isnan(value) ? 0x7fc00000u : std::bit_cast<uint32_t>(value);
 }
 
@@ -90,9 +95,9 @@ inline testing::AssertionResult same_bits(const View& actual, const View& expect
     for (int64_t i = 0; i < actual.dim(1); ++i) {
       const uint32_t a = comparable_bits(actual, t, i), e = comparable_bits(expected, t, i);
       if (a == e) continue;
-      return testing::AssertionFailure() << "row " << t << ", column " << i << ": " << std::bit_cast<float>(a)
-                                         << " (" << std::hex << a << "), expected " << std::bit_cast<float>(e)
-                                         << " (" << e << ")";
+      return testing::AssertionFailure()
+             << "row " << t << ", column " << i << ": " << std::bit_cast<float>(a) << " (" << std::hex << a
+             << "), expected " << std::bit_cast<float>(e) << " (" << e << ")";
     }
   }
   return testing::AssertionSuccess();

@@ -1,4 +1,5 @@
-// Matrices and activations for tests of linear(), embed() and experts(): reproducible, and nowhere degenerate.
+// Matrices and activations for tests of linear(), embed() and experts(): reproducible, and nowhere
+// degenerate.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,10 @@ inline float random_value(std::mt19937_64& random, Values values) {
       const uint64_t kind = random() % 16;
       return kind == 0 ? 0.0f : kind == 1 ? -0.0f : normal(random);
     }
-    case Values::kTiny: return std::ldexp(normal(random), -59 - static_cast<int>(random() % 8));
-    default: return std::bit_cast<float>(static_cast<uint32_t>(random()));
+    case Values::kTiny:
+      return std::ldexp(normal(random), -59 - static_cast<int>(random() % 8));
+    default:
+      return std::bit_cast<float>(static_cast<uint32_t>(random()));
   }
 }
 
@@ -48,14 +51,16 @@ inline void append_value(std::vector<std::byte>& bytes, DType dtype, float value
 class RandomLinear {
  public:
   /// Packs with `packer` (every backend's packed bytes must be equal: pack_test).
-  RandomLinear(const LinearSpec& spec, uint64_t seed, const WeightPacker& packer, Values values = Values::kUsual)
+  RandomLinear(const LinearSpec& spec, uint64_t seed, const WeightPacker& packer,
+               Values values = Values::kUsual)
       : spec_(spec) {
     std::mt19937_64 random(seed);
     const int64_t elements = spec.out * spec.in;
     if (spec.format == WeightFormat::kFloat) {
       for (int64_t i = 0; i < elements; ++i) append_value(weight_, spec.dtype, random_value(random, values));
     } else {
-      for (int64_t i = 0; i < elements * spec.bits / 8; ++i) weight_.push_back(static_cast<std::byte>(random()));
+      for (int64_t i = 0; i < elements * spec.bits / 8; ++i)
+        weight_.push_back(static_cast<std::byte>(random()));
       for (int64_t i = 0; i < elements / spec.group_size; ++i) {
         append_value(scales_, spec.dtype, random_value(random, values) / 8);
         append_value(biases_, spec.dtype, random_value(random, values));
@@ -103,12 +108,16 @@ inline LinearSpec float_spec(int64_t out, int64_t in, DType dtype) {
 }
 
 inline LinearSpec affine_spec(int64_t out, int64_t in, int bits, int group_size, DType dtype) {
-  return {.out = out, .in = in, .format = WeightFormat::kAffine, .dtype = dtype, .bits = bits,
+  return {.out = out,
+          .in = in,
+          .format = WeightFormat::kAffine,
+          .dtype = dtype,
+          .bits = bits,
           .group_size = group_size};
 }
 
-/// Every format that linear() takes, with the given number of outputs and of groups (of 64 columns for floats, less an
-/// odd number of them).
+/// Every format that linear() takes, with the given number of outputs and of groups (of 64 columns for
+/// floats, less an odd number of them).
 inline std::vector<LinearSpec> all_specs(int64_t out, int64_t groups) {
   std::vector<LinearSpec> specs;
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {

@@ -11,8 +11,9 @@
 
 namespace tensorfold::cpu {
 
-/// Scratch memory of the ops of one CpuOps. It grows to the largest demand of one op and stays there, so that passes
-/// after the first do not allocate. One thread (the one that calls the ops) takes; all may use what was taken.
+/// Scratch memory of the ops of one CpuOps. It grows to the largest demand of one op and stays there, so that
+/// passes after the first do not allocate. One thread (the one that calls the ops) takes; all may use what
+/// was taken.
 class Workspace {
  public:
   /// Everything taken during a Frame's life is given back at its end. Frames nest.

@@ -35,7 +35,8 @@ Result<CpuIsa> parse_cpu_isa(std::string_view name) {
   for (const IsaName& entry : kIsaNames) {
     if (entry.name == name) return entry.isa;
   }
-  return invalid_argument("'{}' is no instruction set: expected best, avx2, avx512, avx512-bf16 or neon", name);
+  return invalid_argument("'{}' is no instruction set: expected best, avx2, avx512, avx512-bf16 or neon",
+                          name);
 }
 
 namespace cpu {

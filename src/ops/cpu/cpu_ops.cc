@@ -50,8 +50,8 @@ void CpuOps::rms_norm(View out, View x, View weight, const RmsNormOptions& optio
 
 void CpuOps::linear(View x, std::span<const LinearCall> calls) { cpu::linear(context_, x, calls); }
 
-void CpuOps::rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
-                        double multiplier) {
+void CpuOps::rope_table(View cos, View sin, std::span<const int32_t> positions,
+                        std::span<const double> inv_freq, double multiplier) {
   cpu::rope_table(context_, cos, sin, positions, inv_freq, multiplier);
 }
 
@@ -82,7 +82,8 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa) {
     const std::vector<CpuIsa> supported = supported_cpu_isas();
 #if defined(__x86_64__)
     if (supported.empty()) {
-      return unsupported("the cpu backend needs AVX2 and FMA; this CPU lacks {}", cpu::missing_feature(CpuIsa::kAvx2));
+      return unsupported("the cpu backend needs AVX2 and FMA; this CPU lacks {}",
+                         cpu::missing_feature(CpuIsa::kAvx2));
     }
 #endif
     isa = supported.front();

@@ -1,5 +1,5 @@
-// The cpu backend: which function of which file does each op. The instruction set belongs to the instance, so that one
-// process can compare several.
+// The cpu backend: which function of which file does each op. The instruction set belongs to the instance, so
+// that one process can compare several.
 //
 // To add an op `foo` to this backend:
 //   1. foo.h declares `namespace tensorfold::cpu { void foo(CpuContext& cpu, ...the op's parameters...); }`.

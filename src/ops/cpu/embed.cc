@@ -1,5 +1,5 @@
-// embed() of the cpu backend: a row gathered out of a packed table. Its words lie one to a vector of 32, so a row of
-// 4-bit weights touches in/8 cache lines that the head, if tied, reads in order.
+// embed() of the cpu backend: a row gathered out of a packed table. Its words lie one to a vector of 32, so a
+// row of 4-bit weights touches in/8 cache lines that the head, if tied, reads in order.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -74,12 +74,18 @@ using UnitIntegers = void (*)(float* integers, const std::byte* words);
 
 UnitIntegers unit_integers_of(int bits) {
   switch (bits) {
-    case 2: return unit_integers<2>;
-    case 3: return unit_integers<3>;
-    case 4: return unit_integers<4>;
-    case 5: return unit_integers<5>;
-    case 6: return unit_integers<6>;
-    default: return unit_integers<8>;
+    case 2:
+      return unit_integers<2>;
+    case 3:
+      return unit_integers<3>;
+    case 4:
+      return unit_integers<4>;
+    case 5:
+      return unit_integers<5>;
+    case 6:
+      return unit_integers<6>;
+    default:
+      return unit_integers<8>;
   }
 }
 
@@ -95,7 +101,8 @@ void affine_row(Out* out, const LinearWeight& table, const LinearLayout& layout,
     const float s = load_float(spec.dtype, scale), b = load_float(spec.dtype, scale + layout.scale_bytes);
     const std::byte* unit = table.data + token / kPanelOutputs * layout.panel_bytes + g * layout.chunk_bytes +
                             2 * layout.scale_bytes + token % kPanelOutputs * 4;
-    for (int64_t k = 0; k < layout.chunk_columns; k += kUnitColumns, unit += unit_bytes, out += kUnitColumns) {
+    for (int64_t k = 0; k < layout.chunk_columns;
+         k += kUnitColumns, unit += unit_bytes, out += kUnitColumns) {
       unit_integers(integers, unit);
       scale_unit(out, integers, s, b);
     }

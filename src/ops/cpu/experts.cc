@@ -1,6 +1,6 @@
-// experts() of the cpu backend. Rows are sorted by expert, so that each expert's weights are read once for all its
-// rows; then one dispatch computes every gate and up, one every down, and each row adds its experts up in the router's
-// order.
+// experts() of the cpu backend. Rows are sorted by expert, so that each expert's weights are read once for
+// all its rows; then one dispatch computes every gate and up, one every down, and each row adds its experts
+// up in the router's order.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,8 +15,8 @@ namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
 /// out[e] += sum over j ascending of weights[j] * down[slots[j]][e], from +0 by fused multiply-adds.
-void combine_row(float* out, const float* down, const int64_t* slots, const float* weights, int64_t num_experts,
-                 int64_t hidden_size) {
+void combine_row(float* out, const float* down, const int64_t* slots, const float* weights,
+                 int64_t num_experts, int64_t hidden_size) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t e = 0;
@@ -29,7 +29,8 @@ void combine_row(float* out, const float* down, const int64_t* slots, const floa
   }
   for (; e < hidden_size; ++e) {
     float y = 0.0f;
-    for (int64_t j = 0; j < num_experts; ++j) y = contract::fused(weights[j], down[slots[j] * hidden_size + e], y);
+    for (int64_t j = 0; j < num_experts; ++j)
+      y = contract::fused(weights[j], down[slots[j] * hidden_size + e], y);
     out[e] += y;
   }
 }
@@ -79,7 +80,8 @@ Slots sort_by_expert(Workspace& workspace, const View& expert_ids, int64_t num_e
 View gather_slots(CpuContext& cpu, const View& x, const Slots& slots, int64_t k) {
   if (x.num_rows() == 1) return x;
   const int64_t row_bytes = x.dim(1) * dtype_bytes(x.dtype);
-  const View gathered(cpu.workspace.take<std::byte>(slots.count * row_bytes), x.dtype, {slots.count, x.dim(1)});
+  const View gathered(cpu.workspace.take<std::byte>(slots.count * row_bytes), x.dtype,
+                      {slots.count, x.dim(1)});
   for_row_blocks(cpu.pool, slots.count, x.dim(1), [&](int64_t pair) {
     std::memcpy(gathered.data + slots.slot_of[pair] * row_bytes,
                 x.data + pair / k * x.row_stride * dtype_bytes(x.dtype), static_cast<size_t>(row_bytes));
@@ -87,11 +89,15 @@ View gather_slots(CpuContext& cpu, const View& x, const Slots& slots, int64_t k)
   return gathered;
 }
 
-/// Adds a job for each expert that has rows: rows of `out` are slots; so are those of x, unless it is a single row.
+/// Adds a job for each expert that has rows: rows of `out` are slots; so are those of x, unless it is a
+/// single row.
 class ExpertJobs {
  public:
-  ExpertJobs(Workspace& workspace, const Slots& slots, int64_t num_experts, int64_t max_jobs, bool x_is_one_row)
-      : jobs_(workspace.take<LinearJob>(max_jobs)), slots_(slots), num_experts_(num_experts),
+  ExpertJobs(Workspace& workspace, const Slots& slots, int64_t num_experts, int64_t max_jobs,
+             bool x_is_one_row)
+      : jobs_(workspace.take<LinearJob>(max_jobs)),
+        slots_(slots),
+        num_experts_(num_experts),
         x_is_one_row_(x_is_one_row) {}
 
   void add(const View& out, std::span<const LinearWeight> weights) {
@@ -116,7 +122,8 @@ void combine(CpuContext& cpu, const ExpertsCall& call, const Slots& slots, const
   const auto row = TF_ISA_FUNCTION(cpu.isa, combine_row);
   const int64_t k = call.expert_ids.dim(1), hidden_size = call.out.dim(1);
   for_row_blocks(cpu.pool, call.out.num_rows(), k * hidden_size, [&](int64_t t) {
-    row(call.out.row<float>(t), down, slots.slot_of + t * k, call.expert_weights.row<const float>(t), k, hidden_size);
+    row(call.out.row<float>(t), down, slots.slot_of + t * k, call.expert_weights.row<const float>(t), k,
+        hidden_size);
   });
 }
 
@@ -128,7 +135,8 @@ void experts_block(CpuContext& cpu, const ExpertsCall& call) {
   const int64_t intermediate_size = weights.gate_proj[0].spec.out, hidden_size = call.out.dim(1);
   const Slots slots = sort_by_expert(workspace, call.expert_ids, num_experts);
   const auto array = [&](DType dtype, int64_t columns) {
-    return View(workspace.take<std::byte>(slots.count * columns * dtype_bytes(dtype)), dtype, {slots.count, columns});
+    return View(workspace.take<std::byte>(slots.count * columns * dtype_bytes(dtype)), dtype,
+                {slots.count, columns});
   };
   const View x = gather_slots(cpu, call.x, slots, k);
   const View gate = array(DType::kF32, intermediate_size), up = array(DType::kF32, intermediate_size);

@@ -1,9 +1,9 @@
-// The loops of linear(): panels and rows, shared out to threads. The arithmetic is in the kernels (linear_kernels.h),
-// the activations come from linear_rows.h.
+// The loops of linear(): panels and rows, shared out to threads. The arithmetic is in the kernels
+// (linear_kernels.h), the activations come from linear_rows.h.
 //
-// A panel read from memory stays in L1 or L2 for a part of the rows, which go through a kernel up to eight at a time.
-// Each thread has a stretch of panels of its own, so that what it asks for ahead of time is what it reads next; a thread
-// that is done takes panels from the others.
+// A panel read from memory stays in L1 or L2 for a part of the rows, which go through a kernel up to eight at
+// a time. Each thread has a stretch of panels of its own, so that what it asks for ahead of time is what it
+// reads next; a thread that is done takes panels from the others.
 #include "ops/cpu/linear.h"
 
 #include <algorithm>
@@ -61,7 +61,8 @@ Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const 
   product.x = prepared.x + job.first_row * prepared.stride_bytes;
   product.x_stride_bytes = prepared.stride_bytes;
   product.row_parts = std::max<int64_t>(
-      1, ceil_div(product.num_rows * product.layout.padded_columns * dtype_bytes(prepared.dtype), kRowPartBytes));
+      1, ceil_div(product.num_rows * product.layout.padded_columns * dtype_bytes(prepared.dtype),
+                  kRowPartBytes));
   if (spec.format == WeightFormat::kAffine) {
     const RowSums& sums = rows.sums(product.kernels.x_dtype, product.kernels.group_sums, spec.group_size);
     product.group_sums = sums.sums + job.first_row * sums.num_groups;
@@ -76,8 +77,9 @@ struct alignas(64) Share {
   int64_t end = 0;
 };
 
-/// One dispatch. The unit of work, an *item*, is one panel times one part of the rows. Items are numbered by product,
-/// then row part, then panel, so that a thread that takes them in order reads weights in the order of memory.
+/// One dispatch. The unit of work, an *item*, is one panel times one part of the rows. Items are numbered by
+/// product, then row part, then panel, so that a thread that takes them in order reads weights in the order
+/// of memory.
 class Dispatch {
  public:
   /// Memory is of the frame of cpu.workspace that is open.
@@ -139,7 +141,8 @@ int64_t Dispatch::item_at_cost(int64_t cost) const {
 void Dispatch::run() const {
   const auto num_shares = static_cast<int64_t>(shares_.size());
   cpu_.pool.run(num_shares, [&](int64_t own) {
-    for (int64_t i = 0; i < num_shares; ++i) run_share(shares_[static_cast<size_t>((own + i) % num_shares)], i == 0);
+    for (int64_t i = 0; i < num_shares; ++i)
+      run_share(shares_[static_cast<size_t>((own + i) % num_shares)], i == 0);
   });
 }
 
@@ -157,13 +160,15 @@ void Dispatch::run_share(Share& share, bool is_own) const {
 }
 
 /// All rows of the part, in equal calls of at most what the kernel takes.
-void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part, const std::byte* prefetch_end) const {
+void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part,
+                        const std::byte* prefetch_end) const {
   alignas(64) float sums[kMaxKernelRows * kPanelOutputs];
   const int64_t first_row = p.num_rows * row_part / p.row_parts;
   const int64_t num_rows = p.num_rows * (row_part + 1) / p.row_parts - first_row;
   const int64_t num_calls = ceil_div(num_rows, p.kernels.max_rows);
   for (int64_t i = 0; i < num_calls; ++i) {
-    const int64_t row = first_row + num_rows * i / num_calls, row_end = first_row + num_rows * (i + 1) / num_calls;
+    const int64_t row = first_row + num_rows * i / num_calls,
+                  row_end = first_row + num_rows * (i + 1) / num_calls;
     p.kernels.panel({.panel = p.panel(panel),
                      .prefetch_end = prefetch_end,
                      .shape = p.shape,
@@ -200,7 +205,8 @@ void linear_jobs(CpuContext& cpu, View x, std::span<const LinearJob> jobs) {
 
 void linear(CpuContext& cpu, View x, std::span<const LinearCall> calls) {
   const Workspace::Frame frame(cpu.workspace);
-  const std::span<LinearJob> jobs(cpu.workspace.take<LinearJob>(static_cast<int64_t>(calls.size())), calls.size());
+  const std::span<LinearJob> jobs(cpu.workspace.take<LinearJob>(static_cast<int64_t>(calls.size())),
+                                  calls.size());
   for (size_t i = 0; i < calls.size(); ++i) std::construct_at(&jobs[i], LinearJob{.call = calls[i]});
   linear_jobs(cpu, x, jobs);
 }

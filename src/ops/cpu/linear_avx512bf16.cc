@@ -1,164 +1,20 @@
-// linear()'s kernels for CPUs with VDPBF16PS: bf16 activations, weights that are bf16 or small integers, which bf16
-// holds exactly. One instruction is one step of arithmetic.md, "Linear", for 16 outputs.
+// linear()'s kernels for CPUs with VDPBF16PS: bf16 activations, weights that are bf16 or small integers,
+// which bf16 holds exactly. One instruction is one step of arithmetic.md, "Linear", for 16 outputs.
 //
-// An integer becomes bf16 by table lookup. Words of packed weights are shifted so that a field lies at bit 0 of both
-// halves of each word, and VPERMW reads 32 halves at once from a table of 32 entries; narrower fields have a table
-// that repeats, so that the bits above them do not matter. That is two instructions for 32 weights beside the one
-// that multiplies them. On Zen 5 (two each of lookup, shift and VDPBF16PS per cycle in four pipes) 64 bytes of 4-bit
-// weights take about 3.3 cycles, 80 GB/s for a core at 4.2 GHz: more than memory gives it.
+// On Zen 5 (two each of lookup, shift and VDPBF16PS per cycle in four pipes) 64 bytes of 4-bit weights take
+// about 3.3 cycles for one row, 80 GB/s for a core at 4.2 GHz: more than memory gives it. Eight rows are
+// bound by VDPBF16PS.
 //
-// Compiled with flags of its own (src/ops/CMakeLists.txt) and called after a check of the CPU. Includes nothing whose
-// inline functions could be shared with other files.
+// Compiled with flags of its own (src/ops/CMakeLists.txt) and called after a check of the CPU. Includes
+// nothing whose inline functions could be shared with other files.
 #include <immintrin.h>
 
-#include <utility>
-
+#include "ops/cpu/linear_avx512bf16_decode.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/linear_layout.h"
 
 namespace tensorfold::cpu {
 namespace {
-
-constexpr int kBlocks = 2;  ///< Registers of 16 outputs in a panel.
-
-/// Lambdas are kernels' loop bodies here: registers must not become memory at a call.
-#define TF_INLINE __attribute__((always_inline))
-
-/// body(0) .. body(kCount - 1), each with its index as a compile-time constant.
-template <int kCount, class Body>
-TF_INLINE inline void unroll(const Body& body) {
-  [&]<int... I>(std::integer_sequence<int, I...>) TF_INLINE { (body(std::integral_constant<int, I>{}), ...); }
-  (std::make_integer_sequence<int, kCount>{});
-}
-
-/// bf16 of a small integer, as compile-time arithmetic.
-constexpr uint16_t bf16_of(int integer) {
-  if (integer == 0) return 0;
-  int exponent = 0;
-  while (integer >> (exponent + 1)) ++exponent;
-  return static_cast<uint16_t>((127 + exponent) << 7 | ((integer << 7 >> exponent) & 0x7f));
-}
-
-/// Tables of 2^kBits entries, repeated to fill kRegisters registers.
-template <int kBits, int kRegisters>
-struct WordTable {
-  alignas(64) uint16_t entry[32 * kRegisters];
-  constexpr WordTable() : entry() {
-    for (int i = 0; i < 32 * kRegisters; ++i) entry[i] = bf16_of(i % (1 << kBits));
-  }
-};
-
-/// Low and high bytes of the bf16 of 0..127.
-struct ByteTable {
-  alignas(64) uint8_t low[128];
-  alignas(64) uint8_t high[128];
-  constexpr ByteTable() : low(), high() {
-    for (int i = 0; i < 128; ++i) {
-      low[i] = static_cast<uint8_t>(bf16_of(i));
-      high[i] = static_cast<uint8_t>(bf16_of(i) >> 8);
-    }
-  }
-};
-
-/// The words of vector `vector` of a unit, for one block of outputs.
-TF_INLINE inline __m512i load_words(const std::byte* unit, int vector, int block) {
-  return _mm512_load_si512(unit + (vector * kBlocks + block) * 64);
-}
-
-/// Turns words into operands of VDPBF16PS. `field<kField>(words)` is the kField-th whole field of a vector's words;
-/// `rest<kStep>(unit, block)` is a step that is put together from several vectors' spare bits.
-template <int kBits>
-class Decoder {
- public:
-  Decoder() {
-    static constexpr WordTable<kBits, 1> kTable;
-    table_ = _mm512_load_si512(kTable.entry);
-  }
-
-  template <int kField>
-  TF_INLINE __m512i field(__m512i words) const {
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(words, kField * kBits), table_);
-  }
-
-  template <int kStep>
-  TF_INLINE __m512i rest(const std::byte* unit, int block) const {
-    // Bit 15 of vector v becomes bit v.
-    __m512i index = _mm512_srli_epi16(load_words(unit, 0, block), 15);
-    unroll<kBits - 1>([&](auto i) TF_INLINE {
-      constexpr int kBit = i + 1;
-      const __m512i bit = _mm512_srli_epi16(load_words(unit, kBit, block), 15 - kBit);
-      index = _mm512_ternarylogic_epi32(index, bit, _mm512_set1_epi16(1 << kBit), 0xf8);  // index | (bit & mask)
-    });
-    return _mm512_permutexvar_epi16(index, table_);
-  }
-
- private:
-  __m512i table_;
-};
-
-template <>
-class Decoder<6> {
- public:
-  Decoder() {
-    static constexpr WordTable<6, 2> kTable;
-    low_ = _mm512_load_si512(kTable.entry);
-    high_ = _mm512_load_si512(kTable.entry + 32);
-  }
-
-  template <int kField>
-  TF_INLINE __m512i field(__m512i words) const {
-    return _mm512_permutex2var_epi16(low_, _mm512_srli_epi16(words, kField * 6), high_);
-  }
-
-  template <int kStep>
-  TF_INLINE __m512i rest(const std::byte* unit, int block) const {
-    constexpr FieldPieces kPieces = field_pieces(6, kStep);
-    constexpr FieldPiece kLow = kPieces.piece[0], kHigh = kPieces.piece[1];
-    const __m512i low = _mm512_srli_epi16(load_words(unit, kLow.vector, block), kLow.bit);
-    const __m512i high = _mm512_srli_epi16(load_words(unit, kHigh.vector, block), kHigh.bit - kLow.count);
-    const __m512i index = _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi16(0x30), 0xf8);  // low | (high & mask)
-    return _mm512_permutex2var_epi16(low_, index, high_);
-  }
-
- private:
-  __m512i low_, high_;
-};
-
-/// 8 bits: bytes are looked up, 64 at once. A stored byte c has its top bit inverted: below 0x80 it stands for
-/// 128 + c, whose bf16 is 0x43 and c itself; from 0x80 on for c - 0x80, whose two bytes come from tables.
-template <>
-class Decoder<8> {
- public:
-  Decoder() {
-    static constexpr ByteTable kTable;
-    low0_ = _mm512_load_si512(kTable.low);
-    low1_ = _mm512_load_si512(kTable.low + 64);
-    high0_ = _mm512_load_si512(kTable.high);
-    high1_ = _mm512_load_si512(kTable.high + 64);
-  }
-
-  /// A vector holds two steps whose bytes alternate: decoded together (once: the compiler sees the same expressions)
-  /// and merged by VPSHUFB.
-  template <int kField>
-  TF_INLINE __m512i field(__m512i bytes) const {
-    const __mmask64 is_small = _mm512_movepi8_mask(bytes);
-    const __m512i low = _mm512_mask2_permutex2var_epi8(low0_, bytes, is_small, low1_);
-    const __m512i high = _mm512_mask_blend_epi8(is_small, _mm512_set1_epi8(0x43),
-                                                _mm512_permutex2var_epi8(high0_, bytes, high1_));
-    if constexpr (kField == 0) {
-      return _mm512_mask_shuffle_epi8(low, 0xaaaaaaaaaaaaaaaaull, high, from_even());
-    } else {
-      return _mm512_mask_shuffle_epi8(high, 0x5555555555555555ull, low, from_odd());
-    }
-  }
-
- private:
-  /// The byte below each odd byte, and the byte above each even one.
-  static __m512i from_even() { return _mm512_set4_epi32(0x0e0e0c0c, 0x0a0a0808, 0x06060404, 0x02020000); }
-  static __m512i from_odd() { return _mm512_set4_epi32(0x0f0f0d0d, 0x0b0b0909, 0x07070505, 0x03030101); }
-
-  __m512i low0_, low1_, high0_, high1_;
-};
 
 TF_INLINE inline __m512 step(__m512 acc, __m512i x, __m512i w) {
   return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)w);
@@ -184,8 +40,8 @@ struct Sums {
   }
 };
 
-/// x of kRows rows, moving along the columns. Rows are reached from every fourth one by the multiples that an address
-/// can hold, so that eight rows take few registers.
+/// x of kRows rows, moving along the columns. Rows are reached from every fourth one by the multiples that an
+/// address can hold, so that eight rows take few registers.
 template <int kRows>
 class Rows {
  public:
@@ -210,7 +66,8 @@ class Rows {
 
 /// sums += x.w for one step: w0 and w1 are the two blocks' weights.
 template <int kRows>
-TF_INLINE inline void add_step(Sums<kRows>& sums, const Rows<kRows>& rows, int step_idx, __m512i w0, __m512i w1) {
+TF_INLINE inline void add_step(Sums<kRows>& sums, const Rows<kRows>& rows, int step_idx, __m512i w0,
+                               __m512i w1) {
   unroll<kRows>([&](auto r) TF_INLINE {
     const __m512i pair = rows.template pair<r>(step_idx);
     sums.at[r][0] = step(sums.at[r][0], pair, w0);
@@ -250,8 +107,8 @@ TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
   _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
 }
 
-/// d += x.q over a unit. A loop over vectors, not unrolled: with a kernel per width and number of rows, code would
-/// outgrow what a loop of 8 to 200 instructions gains by it.
+/// d += x.q over a unit. A loop over vectors, not unrolled: with a kernel per width and number of rows, code
+/// would outgrow what a loop of 8 to 200 instructions gains by it.
 template <int kBits, int kRows>
 TF_INLINE inline void add_unit(Sums<kRows>& d, const Decoder<kBits>& decoder, Rows<kRows>& rows,
                                const std::byte* unit, const std::byte* prefetch_end) {
@@ -295,12 +152,14 @@ void affine_panel(const PanelArgs& args) {
       p += 2 * scale_bytes;
       Sums<kRows> d;
       d.clear();
-      for (const int64_t group_end = column + args.shape.group_columns; column < group_end; column += kUnitColumns) {
+      for (const int64_t group_end = column + args.shape.group_columns; column < group_end;
+           column += kUnitColumns) {
         add_unit<kBits>(d, decoder, rows, p, args.prefetch_end);
         p += kUnitBytes;
       }
       unroll<kBlocks>([&](auto c) TF_INLINE {
-        const __m512 scale = load_scales(dtype, scales, c), bias = load_scales(dtype, scales + scale_bytes, c);
+        const __m512 scale = load_scales(dtype, scales, c),
+                     bias = load_scales(dtype, scales + scale_bytes, c);
         unroll<kRows>([&](auto r) TF_INLINE {
           const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group]);
           acc.at[r][c] = _mm512_fmadd_ps(scale, d.at[r][c], _mm512_fmadd_ps(bias, xs, acc.at[r][c]));
@@ -333,9 +192,9 @@ void bf16_panel(const PanelArgs& args) {
   segments.store_tree(args.sums);
 }
 
-/// 16 sums of 32 registers, more than VDPBF16PS's latency of 6 needs at two a cycle. A segment's running sums, read
-/// and written once per group, lie partly in memory; with more rows the compiler moves the sums themselves in and out
-/// (measured on Zen 5, 4 bits: 8 rows 260 GMAC/s on one core, 12 rows 220).
+/// 16 sums of 32 registers, more than VDPBF16PS's latency of 6 needs at two a cycle. A segment's running
+/// sums, read and written once per group, lie partly in memory; with more rows the compiler moves the sums
+/// themselves in and out (measured on Zen 5, 4 bits: 8 rows 260 GMAC/s on one core, 12 rows 220).
 constexpr int kMaxRows = 8;
 
 template <int kBits>
@@ -355,33 +214,72 @@ void bf16_rows(const PanelArgs& args) {
   (std::make_integer_sequence<int, kMaxRows>{});
 }
 
-/// Lanes run over groups: step s of 16 groups is gathered, and multiplied by a pair of ones.
+/// Index tables that exchange, between registers i and i + kDistance, the lanes whose numbers differ in that
+/// bit.
+template <int kDistance>
+struct ExchangeTable {
+  alignas(64) int32_t low[16];
+  alignas(64) int32_t high[16];
+  constexpr ExchangeTable() : low(), high() {
+    for (int j = 0; j < 16; ++j) {
+      const bool is_set = (j & kDistance) != 0;
+      low[j] = is_set ? 16 + j - kDistance : j;
+      high[j] = is_set ? 16 + j : j + kDistance;
+    }
+  }
+};
+
+/// Lane j of register i becomes lane i of register j.
+TF_INLINE inline void transpose(__m512i (&r)[16]) {
+  unroll<4>([&](auto stage) TF_INLINE {
+    constexpr int kDistance = 1 << stage;
+    static constexpr ExchangeTable<kDistance> kTable;
+    const __m512i low = _mm512_load_si512(kTable.low), high = _mm512_load_si512(kTable.high);
+    unroll<16>([&](auto i) TF_INLINE {
+      if constexpr ((i & kDistance) == 0) {
+        const __m512i a = r[i], b = r[i + kDistance];
+        r[i] = _mm512_permutex2var_epi32(a, low, b);
+        r[i + kDistance] = _mm512_permutex2var_epi32(a, high, b);
+      }
+    });
+  });
+}
+
+/// Lanes run over 16 groups, whose units of 16 steps are transposed for it; a step is multiplied by a pair of
+/// ones.
 void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_columns) {
   const __m512i ones = _mm512_set1_epi32(0x3f803f80);
-  const int words = static_cast<int>(group_columns / 2);
-  const __m512i offsets = _mm512_mullo_epi32(
-      _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(words));
+  const int64_t group_words = group_columns / 2;
   const auto* row = static_cast<const int32_t*>(x);
-  for (int64_t g = 0; g < num_groups; g += 16, row += 16 * words) {
-    const int64_t left = num_groups - g;
-    const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
+  for (int64_t g = 0; g < num_groups; g += 16, row += 16 * group_words) {
+    const int64_t left = num_groups - g < 16 ? num_groups - g : 16;
     __m512 acc = _mm512_setzero_ps();
-    for (int s = 0; s < words; ++s) {
-      const __m512i pair = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, offsets, row + s, 4);
-      acc = step(acc, pair, ones);
+    for (int64_t word = 0; word < group_words; word += kUnitSteps) {
+      __m512i steps[16];
+      unroll<16>([&](auto i) TF_INLINE {
+        steps[i] = i < left ? _mm512_loadu_si512(row + i * group_words + word) : _mm512_setzero_si512();
+      });
+      transpose(steps);
+      unroll<kUnitSteps>([&](auto s) TF_INLINE { acc = step(acc, steps[s], ones); });
     }
-    _mm512_mask_storeu_ps(sums + g, mask, acc);
+    _mm512_mask_storeu_ps(sums + g, static_cast<__mmask16>((1 << left) - 1), acc);
   }
 }
 
 PanelKernel affine_kernel(int bits) {
   switch (bits) {
-    case 2: return affine_rows<2>;
-    case 3: return affine_rows<3>;
-    case 4: return affine_rows<4>;
-    case 5: return affine_rows<5>;
-    case 6: return affine_rows<6>;
-    default: return affine_rows<8>;
+    case 2:
+      return affine_rows<2>;
+    case 3:
+      return affine_rows<3>;
+    case 4:
+      return affine_rows<4>;
+    case 5:
+      return affine_rows<5>;
+    case 6:
+      return affine_rows<6>;
+    default:
+      return affine_rows<8>;
   }
 }
 

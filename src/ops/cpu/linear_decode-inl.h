@@ -54,7 +54,8 @@ TF_INLINE inline V to_floats(hn::Vec<DU> integers) {
 /// The kField-th whole field of a vector's words, of the even (kColumn 0) or odd (1) column.
 template <int kBits, int kField, int kColumn>
 TF_INLINE inline V field(hn::Vec<DU> words) {
-  if constexpr (field_inversion(kBits) != 0) words = hn::Xor(words, hn::Set(DU(), field_inversion(kBits) * 0x01010101u));
+  if constexpr (field_inversion(kBits) != 0)
+    words = hn::Xor(words, hn::Set(DU(), field_inversion(kBits) * 0x01010101u));
   return to_floats(cut<16 * kColumn + kField * kBits, kBits>(words));
 }
 
@@ -72,9 +73,7 @@ TF_INLINE inline V rest(const std::byte* unit, int c) {
   return to_floats(value);
 }
 
-TF_INLINE inline V widen_bf16(hn::Vec<DU> halves) {
-  return hn::BitCast(D(), hn::ShiftLeft<16>(halves));
-}
+TF_INLINE inline V widen_bf16(hn::Vec<DU> halves) { return hn::BitCast(D(), hn::ShiftLeft<16>(halves)); }
 
 /// Scales or biases of the outputs of register `c`. The branch is the same for a whole matrix.
 TF_INLINE inline V load_scales(DType dtype, const std::byte* scales, int c) {

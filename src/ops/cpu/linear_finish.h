@@ -17,8 +17,8 @@ struct FinishArgs {
   DType dtype = DType::kF32;    ///< f32 or bf16 (rounded).
   int64_t out_stride = 0;       ///< Elements from row to row.
   int64_t num_rows = 0;
-  int64_t count = 0;            ///< 1 .. 32: outputs of the panel that exist.
-  bool accumulate = false;      ///< out += instead of out =; f32 only.
+  int64_t count = 0;        ///< 1 .. 32: outputs of the panel that exist.
+  bool accumulate = false;  ///< out += instead of out =; f32 only.
 };
 using FinishKernel = void (*)(const FinishArgs&);
 

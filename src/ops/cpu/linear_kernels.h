@@ -1,11 +1,12 @@
-// The inner kernels of linear() and what they are given: one panel of 32 outputs (linear_layout.h) against one row or
-// a few, from packed weights to finished sums. linear.cc owns the loops around them, threads and memory. Plain data
-// only: the kernel files are compiled for instruction sets that the rest of the program may not use.
+// The inner kernels of linear() and what they are given: one panel of 32 outputs (linear_layout.h) against
+// one row or a few, from packed weights to finished sums. linear.cc owns the loops around them, threads and
+// memory. Plain data only: the kernel files are compiled for instruction sets that the rest of the program
+// may not use.
 //
-// A kernel decodes weights in registers and multiplies them by all its rows at once. Nothing is decoded into memory:
-// vector units can look up and shift while their multipliers work, and packed weights are the least that can be
-// read, from memory for one row and from L1 or L2 for every eight rows of a prompt. How many rows share a step changes
-// no bit.
+// A kernel decodes weights in registers and multiplies them by all its rows at once. Nothing is decoded into
+// memory: vector units can look up and shift while their multipliers work, and packed weights are the least
+// that can be read, from memory for one row and from L1 or L2 for every eight rows of a prompt. How many rows
+// share a step changes no bit.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +19,24 @@ namespace tensorfold::cpu {
 
 /// Sizes of one packed panel, from LinearLayout.
 struct PanelShape {
-  int64_t columns = 0;            ///< Padded to whole steps.
-  int64_t segment_columns = 0;    ///< Of the full segments.
-  int64_t group_columns = 0;      ///< 0 where weights are floats.
+  int64_t columns = 0;              ///< Padded to whole steps.
+  int64_t segment_columns = 0;      ///< Of the full segments.
+  int64_t group_columns = 0;        ///< 0 where weights are floats.
   DType scale_dtype = DType::kF32;  ///< bf16, f16 or f32; of scales and biases.
 };
 
 /// The most rows that any kernel takes at once.
 inline constexpr int kMaxKernelRows = 8;
 
-/// How far ahead of its reads a kernel asks for weights: what a core must have in flight to draw its share of memory
-/// (45 GB/s times 110 ns), and more, since eight rows are worked on for a while between two reads.
+/// How far ahead of its reads a kernel asks for weights: what a core must have in flight to draw its share of
+/// memory (45 GB/s times 110 ns), and more, since eight rows are worked on for a while between two reads.
 inline constexpr int64_t kPrefetchBytes = 8 << 10;
 
 /// Rows times one panel.
 struct PanelArgs {
   const std::byte* panel = nullptr;
-  const std::byte* prefetch_end = nullptr;  ///< End of the weights that this thread will read after this panel.
+  const std::byte* prefetch_end =
+      nullptr;  ///< End of the weights that this thread will read after this panel.
   PanelShape shape;
   const std::byte* x = nullptr;  ///< Row 0: [columns] of LinearKernels::x_dtype.
   int64_t x_stride_bytes = 0;
@@ -56,8 +58,8 @@ struct LinearKernels {
   GroupSumsKernel group_sums = nullptr;
 };
 
-/// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine or bf16 weights, and
-/// shares AVX-512's for the rest.
+/// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine or bf16
+/// weights, and shares AVX-512's for the rest.
 LinearKernels linear_kernels(CpuIsa isa, const LinearSpec& spec, DType activation);
 
 /// linear_simd.cc: fp32 activations, any weights. What the others fall back to.

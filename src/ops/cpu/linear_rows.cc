@@ -10,8 +10,8 @@
 namespace tensorfold::cpu {
 namespace {
 
-/// Rows that lie a multiple of this apart compete for the same sets of the L1 cache, and a kernel reads eight at
-/// once.
+/// Rows that lie a multiple of this apart compete for the same sets of the L1 cache, and a kernel reads eight
+/// at once.
 constexpr int64_t kBadStrideBytes = 1024;
 
 /// Bytes between copied rows: whole lines, and an odd number of them.
@@ -22,7 +22,8 @@ void copy_row(std::byte* out, DType dtype, const View& x, int64_t t) {
   if (dtype == x.dtype) {
     const int64_t bytes = n * dtype_bytes(dtype);
     std::memcpy(out, x.data + t * x.row_stride * dtype_bytes(dtype), static_cast<size_t>(bytes));
-    std::memset(out + bytes, 0, static_cast<size_t>(dtype_bytes(dtype)));  // the other half of an odd row's last step
+    std::memset(out + bytes, 0,
+                static_cast<size_t>(dtype_bytes(dtype)));  // the other half of an odd row's last step
     return;
   }
   auto* wide = reinterpret_cast<float*>(out);
@@ -45,8 +46,8 @@ const PreparedRows& LinearRows::rows(DType dtype) {
   PreparedRows& rows = rows_[dtype == DType::kBF16 ? 0 : 1];
   if (rows.x != nullptr) return rows;
   const int64_t stride = x_.row_stride * dtype_bytes(x_.dtype);
-  const bool fits_as_is = dtype == x_.dtype && x_.dim(1) % 2 == 0 &&
-                          (x_.num_rows() == 1 || stride % kBadStrideBytes != 0);
+  const bool fits_as_is =
+      dtype == x_.dtype && x_.dim(1) % 2 == 0 && (x_.num_rows() == 1 || stride % kBadStrideBytes != 0);
   rows = fits_as_is ? PreparedRows{dtype, x_.data, stride} : copy(dtype);
   return rows;
 }

@@ -1,5 +1,5 @@
-// The activations of a linear() dispatch as the kernels want them: in the kernels' dtype, whole steps long, with group
-// sums. Made once per dispatch and shared by all outputs and calls.
+// The activations of a linear() dispatch as the kernels want them: in the kernels' dtype, whole steps long,
+// with group sums. Made once per dispatch and shared by all outputs and calls.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ struct PreparedRows {
   int64_t stride_bytes = 0;
 };
 
-/// Prepares rows on demand and remembers them. Memory is of the workspace frame that is open when prepare is called.
+/// Prepares rows on demand and remembers them. Memory is of the workspace frame that is open when prepare is
+/// called.
 class LinearRows {
  public:
   LinearRows(CpuContext& cpu, View x) : cpu_(cpu), x_(x) {}

@@ -1,8 +1,9 @@
-// linear()'s kernels in fp32 for every instruction set: a step of arithmetic.md, "Linear", is two fused multiply-adds.
-// They take any weights, and activations as fp32 (bf16 ones are widened once per call, which is exact).
+// linear()'s kernels in fp32 for every instruction set: a step of arithmetic.md, "Linear", is two fused
+// multiply-adds. They take any weights, and activations as fp32 (bf16 ones are widened once per call, which
+// is exact).
 //
-// An integer is cut out of its word by shift and mask and converted: with the multiply-add that is four instructions
-// for a register of weights, so AVX2 is bound by computing, not by memory.
+// An integer is cut out of its word by shift and mask and converted: with the multiply-add that is four
+// instructions for a register of weights, so AVX2 is bound by computing, not by memory.
 #include <type_traits>
 #include <utility>
 
@@ -10,8 +11,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_simd.cc"
-#include "hwy/foreach_target.h"
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/contract_math.h"
 #include "ops/cpu/linear_decode-inl.h"
@@ -30,12 +31,13 @@ struct Sums {
   // Written out: an implicit constructor is not compiled for the instruction set, and may not call Highway's.
   TF_INLINE Sums() {}
   TF_INLINE void clear() {
-    unroll<kRows>([&](auto r) TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
+    unroll<kRows>([&](auto r)
+                      TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
   }
 };
 
-/// Asks for the 128 bytes that are read kPrefetchBytes later, unless they lie beyond `end`. (Pairs of f32 columns are
-/// 256 bytes; the hardware, having seen half of them, fetches the rest.)
+/// Asks for the 128 bytes that are read kPrefetchBytes later, unless they lie beyond `end`. (Pairs of f32
+/// columns are 256 bytes; the hardware, having seen half of them, fetches the rest.)
 TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
   const std::byte* ahead = p + kPrefetchBytes;
   ahead = ahead < end ? ahead : p;
@@ -99,8 +101,8 @@ class Segments {
   int count_ = 0;
 };
 
-/// d += x.q over a unit, of which `first` is the first register of outputs. A loop over vectors, not unrolled: with a
-/// kernel per width and number of rows there would be megabytes of code.
+/// d += x.q over a unit, of which `first` is the first register of outputs. A loop over vectors, not
+/// unrolled: with a kernel per width and number of rows there would be megabytes of code.
 template <int kBits, int kRows, int kVectors>
 TF_INLINE inline void add_unit(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first,
                                const std::byte* prefetch_end) {
@@ -144,7 +146,8 @@ void affine_part(const PanelArgs& args, int first) {
       p += 2 * scale_bytes;
       Sums<kRows, kVectors> d;
       d.clear();
-      for (const int64_t group_end = column + args.shape.group_columns; column < group_end; column += kUnitColumns) {
+      for (const int64_t group_end = column + args.shape.group_columns; column < group_end;
+           column += kUnitColumns) {
         add_unit<kBits>(d, rows, p, first, args.prefetch_end);
         p += kUnitBytes;
       }
@@ -185,12 +188,13 @@ void float_part(const PanelArgs& args, int first) {
   segments.store_tree(args.sums + first * kLanes);
 }
 
-/// Rows of one call. AVX-512: 16 sums of 32 registers, with the running sums of a segment, which are read and written
-/// once per group, partly in memory; with more rows the compiler moves sums themselves in and out. Widths that are rare
-/// have half the kernels: together they would cost the compiler a minute for a tenth of their speed.
+/// Rows of one call. AVX-512: 16 sums of 32 registers, with the running sums of a segment, which are read and
+/// written once per group, partly in memory; with more rows the compiler moves sums themselves in and out.
+/// Widths that are rare have half the kernels: together they would cost the compiler a minute for a tenth of
+/// their speed.
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 6, kMaxRareRows = 4;
-/// Sums that fit beside their operands. AVX2 has 16 registers and takes more than two rows in two halves of the panel;
-/// NEON has 32 and takes more than three so.
+/// Sums that fit beside their operands. AVX2 has 16 registers and takes more than two rows in two halves of
+/// the panel; NEON has 32 and takes more than three so.
 constexpr int kMaxSums = HWY_TARGET == HWY_NEON ? 24 : HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
 constexpr int vectors_for(int rows) {
@@ -200,13 +204,15 @@ constexpr int vectors_for(int rows) {
 template <int kBits, int kRows>
 void affine_panel(const PanelArgs& args) {
   constexpr int kVectors = vectors_for(kRows);
-  for (int first = 0; first < kPanelVectors; first += kVectors) affine_part<kBits, kRows, kVectors>(args, first);
+  for (int first = 0; first < kPanelVectors; first += kVectors)
+    affine_part<kBits, kRows, kVectors>(args, first);
 }
 
 template <DType kDType, int kRows>
 void float_panel(const PanelArgs& args) {
   constexpr int kVectors = vectors_for(kRows);
-  for (int first = 0; first < kPanelVectors; first += kVectors) float_part<kDType, kRows, kVectors>(args, first);
+  for (int first = 0; first < kPanelVectors; first += kVectors)
+    float_part<kDType, kRows, kVectors>(args, first);
 }
 
 template <int kBits>
@@ -239,7 +245,8 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_co
   for (int64_t g = 0; g < num_groups; ++g, group += group_columns) {
     float sum = 0.0f;
     for (int64_t k = 0; k < group_columns; k += 2) {
-      sum = contract::fused(group[k + 1], 1.0f, sum);  // as additions, GCC 12 miscompiles it: reference/linear.cc
+      sum = contract::fused(group[k + 1], 1.0f,
+                            sum);  // as additions, GCC 12 miscompiles it: reference/linear.cc
       sum = contract::fused(group[k], 1.0f, sum);
     }
     sums[g] = sum;
@@ -254,15 +261,22 @@ LinearKernels kernels_of() {
 LinearKernels kernels_for(const LinearSpec& spec) {
   if (spec.format == WeightFormat::kFloat) {
     if (spec.dtype == DType::kBF16) return kernels_of<FloatRows<DType::kBF16>>();
-    return spec.dtype == DType::kF16 ? kernels_of<FloatRows<DType::kF16>>() : kernels_of<FloatRows<DType::kF32>>();
+    return spec.dtype == DType::kF16 ? kernels_of<FloatRows<DType::kF16>>()
+                                     : kernels_of<FloatRows<DType::kF32>>();
   }
   switch (spec.bits) {
-    case 2: return kernels_of<AffineRows<2>>();
-    case 3: return kernels_of<AffineRows<3>>();
-    case 4: return kernels_of<AffineRows<4>>();
-    case 5: return kernels_of<AffineRows<5>>();
-    case 6: return kernels_of<AffineRows<6>>();
-    default: return kernels_of<AffineRows<8>>();
+    case 2:
+      return kernels_of<AffineRows<2>>();
+    case 3:
+      return kernels_of<AffineRows<3>>();
+    case 4:
+      return kernels_of<AffineRows<4>>();
+    case 5:
+      return kernels_of<AffineRows<5>>();
+    case 6:
+      return kernels_of<AffineRows<6>>();
+    default:
+      return kernels_of<AffineRows<8>>();
   }
 }
 

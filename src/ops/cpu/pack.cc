@@ -20,8 +20,8 @@ uint32_t load_word(const std::byte* address) {
 
 void store_word(std::byte* address, uint32_t word) { std::memcpy(address, &word, sizeof word); }
 
-/// Gathers every second field of a word of 8 nibbles: those at even places into the low half, the others into the
-/// high one.
+/// Gathers every second field of a word of 8 nibbles: those at even places into the low half, the others into
+/// the high one.
 uint32_t separate_nibbles(uint32_t w) {
   const auto compact = [](uint32_t x) {  // 0a0b0c0d -> 0000abcd
     x = (x | x >> 4) & 0x00ff00ffu;
@@ -77,25 +77,32 @@ using UnitPacker = void (*)(std::byte* unit, const std::byte* source);
 
 UnitPacker unit_packer(int bits) {
   switch (bits) {
-    case 2: return pack_unit_words<2>;
-    case 3: return pack_unit_fields<3>;
-    case 4: return pack_unit_words<4>;
-    case 5: return pack_unit_fields<5>;
-    case 6: return pack_unit_fields<6>;
-    default: return pack_unit_words<8>;
+    case 2:
+      return pack_unit_words<2>;
+    case 3:
+      return pack_unit_fields<3>;
+    case 4:
+      return pack_unit_words<4>;
+    case 5:
+      return pack_unit_fields<5>;
+    case 6:
+      return pack_unit_fields<6>;
+    default:
+      return pack_unit_words<8>;
   }
 }
 
 /// One output's part of a panel. `lane` is its place in the panel, `panel` the panel's start.
-void pack_affine_row(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source, int64_t output,
-                     std::byte* panel) {
+void pack_affine_row(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source,
+                     int64_t output, std::byte* panel) {
   const int64_t lane = output % kPanelOutputs, groups = layout.num_chunks(), size = dtype_bytes(spec.dtype);
   const int64_t units = spec.group_size / kUnitColumns, source_unit_bytes = kUnitColumns * spec.bits / 8;
   const UnitPacker pack_unit = unit_packer(spec.bits);
   const std::byte* row = source.weight.data() + output * spec.in * spec.bits / 8;
   for (int64_t g = 0; g < groups; ++g) {
     std::byte* chunk = panel + g * layout.chunk_bytes;
-    std::memcpy(chunk + lane * size, source.scales.data() + (output * groups + g) * size, static_cast<size_t>(size));
+    std::memcpy(chunk + lane * size, source.scales.data() + (output * groups + g) * size,
+                static_cast<size_t>(size));
     std::memcpy(chunk + layout.scale_bytes + lane * size, source.biases.data() + (output * groups + g) * size,
                 static_cast<size_t>(size));
     std::byte* unit = chunk + 2 * layout.scale_bytes + lane * 4;
@@ -106,8 +113,8 @@ void pack_affine_row(const LinearSpec& spec, const LinearLayout& layout, const L
 }
 
 template <class Element>
-void pack_float_row(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source, int64_t output,
-                    std::byte* panel) {
+void pack_float_row(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source,
+                    int64_t output, std::byte* panel) {
   // 16-bit pairs share a word; the columns of an f32 pair are a vector apart.
   constexpr int64_t kOddBytes = sizeof(Element) == 2 ? 2 : kVectorBytes;
   const std::byte* row = source.weight.data() + output * spec.in * static_cast<int64_t>(sizeof(Element));
@@ -130,7 +137,8 @@ void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byt
   for (int64_t output = 0; output < spec.out; ++output) {
     std::byte* panel = packed.data() + output / kPanelOutputs * layout.panel_bytes;
     if (spec.in % 2 != 0 && output % kPanelOutputs == 0) {
-      std::memset(panel + layout.panel_bytes - layout.chunk_bytes, 0, static_cast<size_t>(layout.chunk_bytes));
+      std::memset(panel + layout.panel_bytes - layout.chunk_bytes, 0,
+                  static_cast<size_t>(layout.chunk_bytes));
     }
     if (spec.format == WeightFormat::kAffine) {
       pack_affine_row(spec, layout, source, output, panel);

@@ -1,4 +1,5 @@
-// pack() of the cpu backend: checkpoint rows to the layout of ops/linear_layout.h, fast enough to do while loading.
+// pack() of the cpu backend: checkpoint rows to the layout of ops/linear_layout.h, fast enough to do while
+// loading.
 #pragma once
 
 #include <span>

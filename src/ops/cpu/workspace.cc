@@ -24,7 +24,8 @@ std::byte* Workspace::take_bytes(int64_t size_bytes) {
     ++block_;
     used_bytes_ = 0;
   }
-  if (block_ == blocks_.size()) blocks_.push_back(allocate(std::max({size_bytes, kMinBlockBytes, capacity_bytes()})));
+  if (block_ == blocks_.size())
+    blocks_.push_back(allocate(std::max({size_bytes, kMinBlockBytes, capacity_bytes()})));
   std::byte* result = blocks_[block_].data() + used_bytes_;
   used_bytes_ += size_bytes;
   return result;

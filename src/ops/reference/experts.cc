@@ -9,7 +9,8 @@
 namespace tensorfold {
 namespace {
 
-/// Space of one row: gate and up [I] f32, their product [I] in the activation dtype (f32 is the larger), down [E] f32.
+/// Space of one row: gate and up [I] f32, their product [I] in the activation dtype (f32 is the larger), down
+/// [E] f32.
 struct RowBuffers {
   std::vector<float> gate, up, product, down, sum;
 };
@@ -39,12 +40,14 @@ void ReferenceOps::experts(const ExpertsCall& call) {
   const auto intermediate = static_cast<size_t>(call.weights.gate_proj[0].spec.out);
   const auto hidden = static_cast<size_t>(call.out.dim(1));
   RowBuffers buffers{std::vector<float>(intermediate), std::vector<float>(intermediate),
-                     std::vector<float>(intermediate), std::vector<float>(hidden), std::vector<float>(hidden)};
+                     std::vector<float>(intermediate), std::vector<float>(hidden),
+                     std::vector<float>(hidden)};
   for (int64_t t = 0; t < call.x.num_rows(); ++t) {
     buffers.sum.assign(hidden, 0.0f);
     for (int64_t j = 0; j < call.expert_ids.dim(1); ++j) {
       const auto expert = static_cast<size_t>(call.expert_ids.row<int32_t>(t)[j]);
-      add_expert(*this, call.weights, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1), buffers);
+      add_expert(*this, call.weights, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1),
+                 buffers);
     }
     for (size_t e = 0; e < hidden; ++e) call.out.row<float>(t)[e] += buffers.sum[e];
   }

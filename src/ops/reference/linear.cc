@@ -43,8 +43,9 @@ float dot(float acc, const float* x, const float* w, int64_t begin, int64_t end)
   return acc;
 }
 
-/// Sum of x over the same columns in the same order: a dot product with ones. (Written as additions it is miscompiled:
-/// GCC 12 vectorizes the loop and adds every even column twice. g++ 12.2 -O2; -fno-tree-loop-vectorize is right.)
+/// Sum of x over the same columns in the same order: a dot product with ones. (Written as additions it is
+/// miscompiled: GCC 12 vectorizes the loop and adds every even column twice. g++ 12.2 -O2;
+/// -fno-tree-loop-vectorize is right.)
 float group_sum(const float* x, int64_t begin, int64_t end) {
   float sum = 0.0f;
   for (int64_t k = begin; k < end; k += 2) {

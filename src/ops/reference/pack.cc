@@ -37,12 +37,13 @@ uint32_t source_integer(const std::byte* row, int64_t index, int bits) {
   return value;
 }
 
-void pack_float(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source, std::byte* packed) {
+void pack_float(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source,
+                std::byte* packed) {
   const int64_t size = dtype_bytes(spec.dtype);
   for (int64_t o = 0; o < spec.out; ++o) {
     for (int64_t k = 0; k < spec.in; ++k) {
-      std::memcpy(packed + packed_float_offset(spec, layout, o, k), source.weight.data() + (o * spec.in + k) * size,
-                  static_cast<size_t>(size));
+      std::memcpy(packed + packed_float_offset(spec, layout, o, k),
+                  source.weight.data() + (o * spec.in + k) * size, static_cast<size_t>(size));
     }
   }
 }
@@ -61,7 +62,8 @@ void put_integer(const LinearSpec& spec, const LinearLayout& layout, int64_t o, 
   }
 }
 
-void pack_affine(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source, std::byte* packed) {
+void pack_affine(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source,
+                 std::byte* packed) {
   const int64_t groups = spec.in / spec.group_size, size = dtype_bytes(spec.dtype);
   for (int64_t o = 0; o < spec.out; ++o) {
     for (int64_t g = 0; g < groups; ++g) {
@@ -71,7 +73,8 @@ void pack_affine(const LinearSpec& spec, const LinearLayout& layout, const Linea
                   static_cast<size_t>(size));
     }
     const std::byte* row = source.weight.data() + o * spec.in * spec.bits / 8;
-    for (int64_t k = 0; k < spec.in; ++k) put_integer(spec, layout, o, k, source_integer(row, k, spec.bits), packed);
+    for (int64_t k = 0; k < spec.in; ++k)
+      put_integer(spec, layout, o, k, source_integer(row, k, spec.bits), packed);
   }
 }
 
@@ -98,7 +101,8 @@ float PackedMatrix::scale(int64_t output, int64_t group) const {
 }
 
 float PackedMatrix::bias(int64_t output, int64_t group) const {
-  return load_float(spec_.dtype, data_ + packed_scale_offset(spec_, layout_, output, group) + layout_.scale_bytes);
+  return load_float(spec_.dtype,
+                    data_ + packed_scale_offset(spec_, layout_, output, group) + layout_.scale_bytes);
 }
 
 }  // namespace reference
@@ -107,7 +111,8 @@ Status ReferenceOps::check_linear(const LinearSpec& spec) const { return check_l
 
 int64_t ReferenceOps::packed_bytes(const LinearSpec& spec) const { return LinearLayout(spec).packed_bytes(); }
 
-void ReferenceOps::pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const {
+void ReferenceOps::pack(const LinearSpec& spec, const LinearSource& source,
+                        std::span<std::byte> packed) const {
   const LinearLayout layout(spec);
   TF_CHECK(static_cast<int64_t>(packed.size()) == layout.packed_bytes());
   std::memset(packed.data(), 0, packed.size());
