@@ -35,9 +35,7 @@ LinearLaunch make_launch(View x, std::span<const LinearCall> calls) {
     const LinearWeight& w = calls[i].weight;
     TF_CHECK(w.spec.in == first.in && layout_of(w.spec) == layout_of(first));
     const int64_t tiles = (w.spec.out + kLinearTileRows - 1) / kLinearTileRows;
-    const int64_t weight_bytes = tiles * kLinearTileRows * padded * w.spec.bits / 8;
     launch.calls[i] = {.weights = w.data,
-                       .scales = w.spec.format == WeightFormat::kAffine ? w.data + weight_bytes : nullptr,
                        .bias = w.bias,
                        .out = calls[i].out.data,
                        .out_stride = calls[i].out.row_stride,

@@ -1,7 +1,14 @@
-// linear() on CUDA: the decode kernel (a warp per segment). Layout and arithmetic: ops/cuda/linear.h.
+// linear() on CUDA for up to 16 rows at a time. Layout and arithmetic: ops/cuda/linear.h.
+//
+// A decode step reads every weight once and does little with it, so the kernel is built around the stream of weights:
+// each warp has a ring in shared memory that the copy engine fills, and the stream runs on over the borders of tiles, so
+// that loads never drain; the first ones are issued before the previous kernel of the stream has ended, since weights
+// depend on nothing. A cluster of blocks shares a tile, each block some of the segments: x, which every tile needs
+// whole, then fits in shared memory, and the unit of work is small enough for all multiprocessors to end together.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/mma.cuh"
 #include "ops/cuda/linear_params.h"
@@ -9,89 +16,424 @@
 namespace tensorfold::cuda {
 namespace {
 
-/// 64-column chunks that a warp keeps in flight: 4 x 512 bytes; 16 warps an SM then cover about 32 KB, the product of
-/// an H200's bandwidth per SM (36 GB/s) and its memory latency (0.8 us).
-constexpr int kChunksInFlight = 4;
+constexpr int kMaxSharedBytes = 227 << 10;
+/// Bytes of the sums of 8 rows of a tile: four floats a lane.
+constexpr int kSumBytes = 512;
 
-/// Grid: one block per tile of 16 outputs of all calls, blockIdx.y per kRowTiles * 8 rows. Warp s sums segment s; the
-/// eight sums meet in shared memory and are added as the tree. Traffic: every weight once per blockIdx.y, x from L2.
-template <class Chunk, int kRowTiles>
-__global__ void __launch_bounds__(256) linear_decode_kernel(const __grid_constant__ LinearLaunch p) {
-  __shared__ float sums[kLinearSegments][kRowTiles * 8][kLinearTileRows + 1];
-  const int lane = threadIdx.x % 32, segment = threadIdx.x / 32;
-  const LinearDeviceCall& call = call_of_tile(p, blockIdx.x);
-  const int64_t tile = blockIdx.x - call.first_tile;
-  const int first_row = blockIdx.y * kRowTiles * 8;
+/// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory.
+struct DecodePlan {
+  int cluster;          ///< Blocks that share a tile.
+  int segments;         ///< Segments of a block: 8 / cluster.
+  int rows;             ///< Rows of x of a block: at most 8 * kRowTiles.
+  int stages;           ///< Of a warp's ring.
+  int stage_units;      ///< Units (ops/cuda/linear.h) in one stage.
+  int stage_bytes;
+  int exchange_depth;   ///< Tiles whose sums a block may be ahead of the one that finishes them.
+  int x_offset, sums_offset, incoming_offset, barriers_offset, shared_bytes;
+};
 
-  const int begin = min(segment * p.chunks_per_segment, p.chunks);
-  const int end = min(begin + p.chunks_per_segment, p.chunks);
+/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes more put
+/// the eight 32-column pieces that a warp writes at once into different banks.
+__host__ __device__ constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
 
-  // B operand: lane l holds row l/4 of x, columns 2*(l%4) + {0, 1} and {8, 9} of the step.
-  const uint32_t* x[kRowTiles];
+/// One chunk of packed weights in shared memory, and how it becomes a step's A operand.
+template <class Layout>
+struct StagedChunk;
+
+template <int kGroupSize>
+struct StagedChunk<Affine4Layout<kGroupSize>> {
+  using Layout = Affine4Layout<kGroupSize>;
+  uint4 words;
+  uint2 scale_bias[Layout::kChunkGroups];
+
+  __device__ __forceinline__ StagedChunk(uint32_t unit, int chunk, int lane)
+      : words(load_shared_16(unit + chunk * 512 + lane * 16)) {
 #pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-    const int row = first_row + r * 8 + lane / 4;
-    x[r] = row < p.num_rows ? reinterpret_cast<const uint32_t*>(p.x + row * p.x_stride * 2) + lane % 4 : nullptr;
+    for (int g = 0; g < Layout::kChunkGroups; ++g)
+      scale_bias[g] = load_shared_8(unit + Layout::kWeightBytes + g * 64 + lane / 4 * 8);
   }
-
-  Chunk chunk[kChunksInFlight];
-#pragma unroll
-  for (int i = 0; i < kChunksInFlight; ++i) {
-    if (begin + i < end) chunk[i].load(call, tile, begin + i, p.chunks, lane);
+  __device__ __forceinline__ void operand(int step, uint32_t magic, uint32_t (&a)[4]) const {
+    uint32_t scale[2], bias[2];
+    const uint2 sb = scale_bias[step * Layout::kChunkGroups / 4];
+    split_scale_bias(sb.x, scale[0], bias[0]);
+    split_scale_bias(sb.y, scale[1], bias[1]);
+    const uint32_t word = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
+    dequantize_affine4(word, scale, bias, magic, a);
   }
-  float acc[kRowTiles][4] = {};
-  for (int base = begin; base < end; base += kChunksInFlight) {
-#pragma unroll
-    for (int i = 0; i < kChunksInFlight; ++i) {
-      if (base + i >= end) break;
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        uint32_t a[4];
-        chunk[i].operand(step, a);
-        const int word = (base + i) * 32 + step * 8;
-#pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          const uint32_t b0 = x[r] != nullptr ? __ldg(x[r] + word) : 0u;
-          const uint32_t b1 = x[r] != nullptr ? __ldg(x[r] + word + 4) : 0u;
-          mma_m16n8k16(acc[r], a, b0, b1);
-        }
-      }
-      if (base + i + kChunksInFlight < end) chunk[i].load(call, tile, base + i + kChunksInFlight, p.chunks, lane);
+};
+
+template <>
+struct StagedChunk<Bf16Layout> {
+  uint32_t at;
+  __device__ __forceinline__ StagedChunk(uint32_t unit, int, int lane) : at(unit + lane * 16) {}
+  __device__ __forceinline__ void operand(int step, uint32_t, uint32_t (&a)[4]) const {
+    const uint4 v = load_shared_16(at + step * 512);
+    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+  }
+};
+
+/// A warp's weights on their way: the units of its segment of each of its tiles, in order, through a ring of stages.
+/// The whole warp keeps count, one lane asks.
+template <class Layout>
+struct WeightStream {
+  const LinearLaunch& p;
+  const DecodePlan& plan;
+  int begin, length;    ///< The segment's units.
+  int tile, stride;     ///< Of the next load, and to the next tile.
+  int left = 0;         ///< Units of the tile that are still to be asked for.
+  const std::byte* source = nullptr;
+
+  /// Asks for the next units, to be found at shared address `stage` once the barrier at `full` completes.
+  __device__ __forceinline__ void load_next(uint32_t stage, uint32_t full) {
+    if (tile >= p.num_tiles) return;
+    if (left == 0) {
+      const LinearDeviceCall& call = call_of_tile(p, tile);
+      const int64_t units = p.chunks / Layout::kUnitChunks;
+      source = call.weights + ((tile - call.first_tile) * units + begin) * Layout::kUnitBytes;
+      left = length;
     }
+    const int units = min(plan.stage_units, left), bytes = units * Layout::kUnitBytes;
+    if (elect_one()) {
+      mbarrier_expect_bytes(full, bytes);
+      bulk_copy(stage, source, bytes, full);
+    }
+    source += bytes;
+    left -= units;
+    if (left == 0) tile += stride;
   }
+};
+
+/// acc += one chunk of weights times its 64 columns of x, which lie at x[r] for the lane's row of row tile r.
+template <class Layout, int kRowTiles>
+__device__ __forceinline__ void multiply_chunk(const StagedChunk<Layout>& weights, uint32_t magic,
+                                               const uint32_t (&x)[kRowTiles], int offset, int pair_bytes,
+                                               float (&acc)[kRowTiles][4]) {
 #pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
+  for (int pair = 0; pair < 2; ++pair) {
+    uint4 b[kRowTiles];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[segment][r * 8 + 2 * (lane % 4) + i % 2][lane / 4 + i / 2 * 8] = acc[r][i];
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kRowTiles * 8 * kLinearTileRows; i += 256) {
-    const int n = i / kLinearTileRows, m = i % kLinearTileRows;
-    const int row = first_row + n, column = static_cast<int>(tile) * kLinearTileRows + m;
-    if (row >= p.num_rows || column >= call.out_size) continue;
-    const float low = __fadd_rn(__fadd_rn(sums[0][n][m], sums[1][n][m]), __fadd_rn(sums[2][n][m], sums[3][n][m]));
-    const float high = __fadd_rn(__fadd_rn(sums[4][n][m], sums[5][n][m]), __fadd_rn(sums[6][n][m], sums[7][n][m]));
-    store_output(call, row, column, __fadd_rn(low, high));
+    for (int r = 0; r < kRowTiles; ++r) b[r] = load_shared_16(x[r] + offset + pair * pair_bytes);
+    uint32_t a[4];
+    weights.operand(2 * pair, magic, a);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) mma_m16n8k16(acc[r], a, b[r].x, b[r].y);
+    weights.operand(2 * pair + 1, magic, a);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) mma_m16n8k16(acc[r], a, b[r].z, b[r].w);
   }
 }
 
-template <class Chunk>
-void launch(CUstream_st* stream, const LinearLaunch& p) {
-  if (p.num_rows <= 8) {
-    linear_decode_kernel<Chunk, 1><<<dim3(p.num_tiles, 1), 256, 0, stream>>>(p);
-  } else {
-    linear_decode_kernel<Chunk, 2><<<dim3(p.num_tiles, (p.num_rows + 15) / 16), 256, 0, stream>>>(p);
+/// Copies the block's columns of x to shared memory in operand order. A thread moves 8 columns of a row: half a step.
+__device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan& plan, int first_row, int rows,
+                                        int first_chunk, int num_chunks, std::byte* to) {
+  const int pieces = num_chunks * 8, pair_bytes = x_pair_bytes(plan.rows);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < rows * pieces; i += blockDim.x) {
+    const int row = i / pieces, piece = i - row * pieces;
+    const auto* from = reinterpret_cast<const uint4*>(p.x + ((first_row + row) * p.x_stride + first_chunk * 64) * 2);
+    const uint4 v = from[piece];
+    auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
+    words[0] = v.x, words[4] = v.y, words[8] = v.z, words[12] = v.w;
   }
+}
+
+/// The tree of arithmetic.md over `count` neighbouring sums (1, 2, 4 or 8), the first one in `sum`, the others at
+/// others + (i - 1) * kRowTiles * kSumBytes: each lane its own floats.
+template <int kRowTiles>
+__device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::byte* others, int count, int lane) {
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+    float4 v[8];
+    v[0] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+#pragma unroll
+    for (int i = 1; i < 4; ++i) {
+      if (i < count) v[i] = *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
+    }
+    const auto add = [](float4 a, float4 b) {
+      return float4{__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
+    };
+    float4 total = v[0];
+    if (count == 2) total = add(v[0], v[1]);
+    if (count == 4) total = add(add(v[0], v[1]), add(v[2], v[3]));
+    sum[r][0] = total.x, sum[r][1] = total.y, sum[r][2] = total.z, sum[r][3] = total.w;
+  }
+}
+
+/// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"), the blocks'
+/// sums in the leader of block 0, which finishes a tile one tile later, so that it seldom waits for the others.
+template <int kRowTiles>
+struct Finisher {
+  const LinearLaunch& p;
+  const DecodePlan& plan;
+  std::byte* sums;         ///< [segments - 1][kRowTiles][kSumBytes]
+  std::byte* incoming;     ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
+  uint64_t *sums_full, *sums_empty;          ///< One each.
+  uint64_t *incoming_full, *incoming_empty;  ///< [exchange_depth]; full in block 0, empty in the others.
+  int segment, rank, lane, first_row;
+  uint32_t sum_phase = 0, exchange_phase = 0;
+  int slot = 0;            ///< Of the exchange.
+  int pending_tile = -1;
+  float pending[kRowTiles][4];
+
+  __device__ __forceinline__ void add(int tile, float (&acc)[kRowTiles][4]) {
+    if (segment > 0) return hand_over(acc);
+    if (plan.segments > 1) {
+      mbarrier_wait(sums_full, sum_phase);
+      add_tree<kRowTiles>(acc, sums, plan.segments, lane);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(sums_empty);
+      sum_phase ^= 1;
+    }
+    if (rank > 0) return send(acc);
+    finish_pending();
+    pending_tile = tile;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pending[r][i] = acc[r][i];
+    }
+  }
+
+  __device__ __forceinline__ void finish_pending() {
+    if (segment > 0 || rank > 0 || pending_tile < 0) return;
+    if (plan.cluster > 1) {
+      const int bytes = (plan.cluster - 1) * kRowTiles * kSumBytes;
+      if (lane == 0) mbarrier_expect_bytes(&incoming_full[slot], bytes);
+      mbarrier_wait(&incoming_full[slot], exchange_phase);
+      add_tree<kRowTiles>(pending, incoming + slot * bytes, plan.cluster, lane);
+      __syncwarp();
+      if (lane > 0 && lane < plan.cluster) mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
+      next_slot();
+    }
+    store();
+  }
+
+ private:
+  __device__ __forceinline__ void next_slot() {
+    if (++slot == plan.exchange_depth) slot = 0, exchange_phase ^= 1;
+  }
+  __device__ __forceinline__ void hand_over(const float (&acc)[kRowTiles][4]) {
+    mbarrier_wait(sums_empty, sum_phase ^ 1);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      *reinterpret_cast<float4*>(sums + ((segment - 1) * kRowTiles + r) * kSumBytes + lane * 16) =
+          float4{acc[r][0], acc[r][1], acc[r][2], acc[r][3]};
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(sums_full);
+    sum_phase ^= 1;
+  }
+  __device__ __forceinline__ void send(const float (&acc)[kRowTiles][4]) {
+    mbarrier_wait(&incoming_empty[slot], exchange_phase ^ 1);
+    const uint32_t barrier = cluster_address(&incoming_full[slot], 0);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      const int at = (slot * (plan.cluster - 1) + rank - 1) * kRowTiles + r;
+      store_remote(cluster_address(incoming + at * kSumBytes + lane * 16, 0), acc[r], barrier);
+    }
+    next_slot();
+  }
+  __device__ __forceinline__ void store() {
+    const LinearDeviceCall& call = call_of_tile(p, pending_tile);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = r * 8 + 2 * (lane % 4) + i % 2;
+        const int column = (pending_tile - call.first_tile) * kLinearTileRows + lane / 4 + i / 2 * 8;
+        if (row < plan.rows && first_row + row < p.num_rows && column < call.out_size)
+          store_output(call, first_row + row, column, pending[r][i]);
+      }
+    }
+  }
+};
+
+/// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every (clusters)-th tile of 16
+/// outputs; block `rank` of it the segments rank * segments and on, kWarps / segments tiles at a time, a warp each
+/// (tile, segment). Traffic: every weight once per blockIdx.y, x once per block, from L2.
+template <class Layout, int kRowTiles, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, 1)
+    linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
+  extern __shared__ __align__(128) std::byte shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int rank = plan.cluster > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int segment = warp % plan.segments, slot = warp / plan.segments, slots = kWarps / plan.segments;
+  const int cluster = blockIdx.x / plan.cluster, clusters = gridDim.x / plan.cluster;
+  const int first_row = blockIdx.y * plan.rows;
+
+  constexpr int kUnitChunks = Layout::kUnitChunks;
+  const int begin = min((rank * plan.segments + segment) * p.chunks_per_segment, p.chunks);
+  const int length = (min(begin + p.chunks_per_segment, p.chunks) - begin) / kUnitChunks;
+  const int first_tile = slot * clusters + cluster, stride = slots * clusters;
+
+  // Barriers: [warp][stage] of the rings, then per slot sums full and empty, incoming full and empty.
+  auto* barriers = reinterpret_cast<uint64_t*>(shared + plan.barriers_offset);
+  WeightStream<Layout> stream{.p = p, .plan = plan, .begin = begin / kUnitChunks, .length = length,
+                              .tile = first_tile, .stride = stride};
+  const uint32_t ring = shared_address(shared) + warp * plan.stages * plan.stage_bytes;
+  const uint32_t ring_full = shared_address(barriers + warp * plan.stages);
+  uint64_t* slot_barriers = barriers + kWarps * plan.stages + slot * (2 + 2 * plan.exchange_depth);
+  Finisher<kRowTiles> finisher{
+      .p = p, .plan = plan,
+      .sums = shared + plan.sums_offset + slot * (plan.segments - 1) * kRowTiles * kSumBytes,
+      .incoming = shared + plan.incoming_offset + slot * plan.exchange_depth * (plan.cluster - 1) * kRowTiles * kSumBytes,
+      .sums_full = slot_barriers, .sums_empty = slot_barriers + 1,
+      .incoming_full = slot_barriers + 2, .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
+      .segment = segment, .rank = rank, .lane = lane, .first_row = first_row};
+  if (lane == 0) {
+    for (int i = 0; i < plan.stages; ++i) mbarrier_init(barriers + warp * plan.stages + i, 1);
+    if (segment == 0) {
+      mbarrier_init(finisher.sums_full, plan.segments > 1 ? plan.segments - 1 : 1);
+      mbarrier_init(finisher.sums_empty, 1);
+      for (int i = 0; i < 2 * plan.exchange_depth; ++i) mbarrier_init(&finisher.incoming_full[i], 1);
+    }
+    fence_mbarrier_init();
+  }
+  __syncwarp();
+  if (length > 0) {
+    for (int i = 0; i < plan.stages; ++i) stream.load_next(ring + i * plan.stage_bytes, ring_full + i * 8);
+  }
+  if (plan.cluster > 1) cluster_arrive();
+  launch_dependents();
+  wait_for_previous_kernel();
+
+  const int block_begin = min(rank * plan.segments * p.chunks_per_segment, p.chunks);
+  const int block_chunks = min(block_begin + plan.segments * p.chunks_per_segment, p.chunks) - block_begin;
+  const int rows = min(plan.rows, p.num_rows - first_row);
+  stage_x(p, plan, first_row, rows, block_begin, block_chunks, shared + plan.x_offset);
+  __syncthreads();
+  if (plan.cluster > 1) cluster_wait();
+
+  // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
+  const int pair_bytes = x_pair_bytes(plan.rows);
+  uint32_t x[kRowTiles];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r)
+    x[r] = shared_address(shared) + plan.x_offset + (begin - block_begin) * 2 * pair_bytes + min(r * 8 + lane / 4, rows - 1) * 64 + lane % 4 * 16;
+
+  const uint32_t magic = opaque(kMagic128);
+  uint32_t stage = ring, full = ring_full, phase = 0;
+  for (int tile = first_tile; tile < p.num_tiles; tile += stride) {
+    float acc[kRowTiles][4] = {};
+    int offset = 0;  // Into x, of the chunk.
+    for (int left = length; left > 0; left -= plan.stage_units) {
+      mbarrier_wait(full, phase);
+      uint32_t unit = stage;
+#pragma unroll 2
+      for (int i = min(plan.stage_units, left); i > 0; --i) {
+#pragma unroll
+        for (int c = 0; c < kUnitChunks; ++c) {
+          multiply_chunk<Layout, kRowTiles>(StagedChunk<Layout>(unit, c, lane), magic, x, offset, pair_bytes, acc);
+          offset += 2 * pair_bytes;
+        }
+        unit += Layout::kUnitBytes;
+      }
+      __syncwarp();
+      stream.load_next(stage, full);
+      stage += plan.stage_bytes, full += 8;
+      if (full == ring_full + plan.stages * 8) stage = ring, full = ring_full, phase ^= 1;
+    }
+    finisher.add(tile, acc);
+  }
+  finisher.finish_pending();
+  if (plan.cluster > 1) {  // A block's shared memory must outlive the others' arrivals in it.
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+/// The plan for `rows` rows a block in clusters of `cluster`; stages may be 0: x does not fit.
+template <class Layout, int kRowTiles, int kWarps>
+DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target) {
+  DecodePlan plan{.cluster = cluster, .segments = kLinearSegments / cluster, .rows = rows};
+  // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60 instructions.
+  const int units = p.chunks_per_segment / Layout::kUnitChunks;
+  const int shares = (units * Layout::kUnitBytes + stage_target - 1) / stage_target;
+  plan.stage_units = (units + shares - 1) / shares;
+  plan.stage_bytes = plan.stage_units * Layout::kUnitBytes;
+  const int slots = kWarps / plan.segments, sums = kRowTiles * kSumBytes;
+  plan.exchange_depth = cluster == 4 ? 1 : 2;
+  const int x_bytes = plan.segments * p.chunks_per_segment * 2 * x_pair_bytes(rows);
+  const int sums_bytes = slots * (plan.segments - 1) * sums;
+  const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
+  constexpr int kMaxStages = 8;
+  const int barrier_bytes = (kWarps * kMaxStages + slots * (2 + 2 * plan.exchange_depth)) * 8;
+  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - barrier_bytes;
+  const int fitting = left < 0 ? 0 : left / (kWarps * plan.stage_bytes);
+  plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
+  plan.x_offset = kWarps * plan.stages * plan.stage_bytes;
+  plan.sums_offset = plan.x_offset + x_bytes;
+  plan.incoming_offset = plan.sums_offset + sums_bytes;
+  plan.barriers_offset = plan.incoming_offset + incoming_bytes;
+  plan.shared_bytes = plan.barriers_offset + barrier_bytes;
+  return plan;
+}
+
+/// As many rows as kRowTiles holds if they leave room for the ring, else fewer; the smallest cluster that does; stages of
+/// 3 KB, else smaller ones.
+template <class Layout, int kRowTiles, int kWarps>
+DecodePlan choose_plan(const LinearLaunch& p) {
+  int rows = p.num_rows < 8 * kRowTiles ? p.num_rows : 8 * kRowTiles;
+  for (;; rows = (rows + 1) / 2) {
+    for (int stage_bytes : {3072, 1536, 1152, 576}) {
+      for (int cluster : {2, 4}) {
+        const DecodePlan plan = make_plan<Layout, kRowTiles, kWarps>(p, rows, cluster, stage_bytes);
+        const bool is_last = rows == 1 && cluster == 4 && stage_bytes == 576;
+        if (plan.stages >= (is_last ? 1 : stage_bytes > 1152 ? 3 : 2)) return plan;
+      }
+    }
+    if (rows == 1) return {};
+  }
+}
+
+template <class Layout, int kRowTiles, int kWarps>
+void launch(CUstream_st* stream, const LinearLaunch& p) {
+  auto* kernel = linear_decode_kernel<Layout, kRowTiles, kWarps>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+  const DecodePlan plan = choose_plan<Layout, kRowTiles, kWarps>(p);
+
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(plan.cluster);
+  config.blockDim = dim3(32 * kWarps);
+  config.dynamicSmemBytes = plan.shared_bytes;
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  // Clusters that fit at once, one block an SM: what the tiles are dealt to.
+  static int resident[2] = {};
+  int& clusters = resident[plan.cluster / 4];
+  if (clusters == 0) {
+    config.dynamicSmemBytes = kMaxSharedBytes;
+    cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    config.dynamicSmemBytes = plan.shared_bytes;
+  }
+  config.stream = stream;
+  config.numAttrs = 2;
+  const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
+  config.gridDim = dim3(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
+  cudaLaunchKernelEx(&config, kernel, p, plan);
+}
+
+/// Warps hide the latency of turning 4-bit weights into operands: 24 were faster than 16 by a tenth, and 32, with 64
+/// registers each, slower. Where a stage or x is large, 24 rings no longer fit.
+template <class Layout>
+void launch_for_rows(CUstream_st* stream, const LinearLaunch& p) {
+  if (p.num_rows > 8) return launch<Layout, 2, 16>(stream, p);
+  launch<Layout, 1, Layout::kUnitBytes < 2048 ? 24 : 16>(stream, p);
 }
 
 }  // namespace
 
 void launch_linear_decode(CUstream_st* stream, LinearLayout layout, const LinearLaunch& p) {
   switch (layout) {
-    case LinearLayout::kBf16: return launch<Bf16Chunk>(stream, p);
-    case LinearLayout::kAffine4G32: return launch<Affine4Chunk<32>>(stream, p);
-    case LinearLayout::kAffine4G64: return launch<Affine4Chunk<64>>(stream, p);
-    case LinearLayout::kAffine4G128: return launch<Affine4Chunk<128>>(stream, p);
+    case LinearLayout::kBf16: return launch_for_rows<Bf16Layout>(stream, p);
+    case LinearLayout::kAffine4G32: return launch_for_rows<Affine4Layout<32>>(stream, p);
+    case LinearLayout::kAffine4G64: return launch_for_rows<Affine4Layout<64>>(stream, p);
+    case LinearLayout::kAffine4G128: return launch_for_rows<Affine4Layout<128>>(stream, p);
   }
 }
 

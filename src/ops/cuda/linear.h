@@ -21,10 +21,10 @@ using Stream = CUstream_st*;
 /// Which kernel computes a product. Tests force each; callers leave kAuto.
 enum class LinearKernel {
   kAuto,    ///< kDecode up to kDecodeRows rows, kWide beyond.
-  kDecode,  ///< One warp per segment, mma.sync, 8 or 16 rows at a time.
+  kDecode,  ///< One warp per tile and segment, mma.sync, 16 rows at a time.
   kWide,    ///< Tiles of many rows.
 };
-inline constexpr int64_t kDecodeRows = 16;
+inline constexpr int64_t kDecodeRows = 32;
 
 /// kUnsupported, naming the spec, for what the kernels do not take.
 Status check_linear(const LinearSpec& spec);
@@ -39,8 +39,9 @@ Status check_linear(const LinearSpec& spec);
 ///   4 bits: per 64 columns 512 bytes; lane l's four words (one per step) at 16*l. In a word the first element of
 ///   register i is nibble i, the second nibble i + 4: (word >> 4i) & 0x000f000f is a register's pair of integers.
 ///   bf16: per step 512 bytes; lane l's four registers at 16*l.
-/// After all weights, for affine formats: per tile and group 16 x {scale, bias} in their dtype, rows in the order
-/// 0, 8, 1, 9, ..., so that a lane's two rows are one load.
+/// Affine formats: behind every 64 columns (128 with groups of 128) come the scales of their groups, per group
+/// 16 x {scale, bias} in their dtype, rows in the order 0, 8, 1, 9, ..., so that a lane's two rows are one load, and any
+/// run of columns of a tile is one copy.
 int64_t packed_bytes(const LinearSpec& spec);
 
 /// Writes packed_bytes(spec) bytes of host memory, `source` in checkpoint order (MLX packing for affine).

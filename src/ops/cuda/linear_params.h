@@ -19,7 +19,6 @@ enum class LinearLayout { kBf16, kAffine4G32, kAffine4G64, kAffine4G128 };
 /// One matrix of a launch.
 struct LinearDeviceCall {
   const std::byte* weights;
-  const std::byte* scales;  ///< Null for float weights.
   const float* bias;        ///< Null for none.
   void* out;
   int64_t out_stride;       ///< Elements between rows of out.

@@ -89,10 +89,10 @@ struct SegmentTree {
 
 /// One chunk: its four A operands, then four products in flight.
 template <class Chunk>
-__device__ __forceinline__ void multiply_chunk(const Chunk& weights, uint32_t (&a)[4][4], float (&acc)[kAccumulators],
+__device__ __forceinline__ void multiply_chunk(const Chunk& weights, uint32_t magic, uint32_t (&a)[4][4], float (&acc)[kAccumulators],
                                                const std::byte* x_tile, bool starts_segment) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step) weights.operand(step, a[step]);
+  for (int step = 0; step < 4; ++step) weights.operand(step, magic, a[step]);
   const uint64_t b = swizzled_descriptor(x_tile);
   wgmma_fence();
 #pragma unroll
@@ -101,6 +101,14 @@ __device__ __forceinline__ void multiply_chunk(const Chunk& weights, uint32_t (&
     wgmma_m64n128k16(acc, a[step], b + 2 * step, !(starts_segment && step == 0));
   }
   wgmma_commit();
+}
+
+/// The products read their A registers until they are waited for, which the compiler does not see: this use after the
+/// wait keeps it from giving the registers to something else before.
+__device__ __forceinline__ void hold_registers(uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
 }
 
 /// A warp's packed weights on their way: a ring of kAhead chunks, each segment padded to whole turns.
@@ -137,7 +145,8 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& sha
   const bool stores = tile + thread / 32 < tiles;
 
   float acc[kAccumulators];
-  uint32_t a[2][4][4];
+  uint32_t a[2][4][4] = {};
+  const uint32_t magic = opaque(kMagic128);
   SegmentTree tree;
   tree.parked = shared.parked + thread;
   WeightStream<Chunk, kAhead> stream(p, call, my_tile, lane);
@@ -156,8 +165,9 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& sha
         if (base + i < end) {
           const int stage = consumed % kStages;
           mbarrier_wait(&shared.full[stage], (consumed / kStages) & 1);
-          multiply_chunk(stream.ring[i], a[i % 2], acc, shared.ring + stage * kStageBytes, base + i == begin);
+          multiply_chunk(stream.ring[i], magic, a[i % 2], acc, shared.ring + stage * kStageBytes, base + i == begin);
           wgmma_wait<1>();
+          hold_registers(a[(i + 1) % 2]);
           if (consumed > 0 && lane == 0) mbarrier_arrive(&shared.empty[(consumed - 1) % kStages]);
           ++consumed;
         }
@@ -165,6 +175,8 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared& sha
       }
     }
     wgmma_wait<0>();
+    hold_registers(a[0]);
+    hold_registers(a[1]);
     tree.add(segment, acc);
   }
   if (!stores) return;

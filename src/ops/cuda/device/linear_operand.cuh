@@ -35,31 +35,40 @@ __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int r
   }
 }
 
+/// How the packed columns of a tile follow one another (ops/cuda/linear.h): in units of whole groups, at least a chunk.
+template <int kGroupSize>
+struct Affine4Layout {
+  static constexpr int kUnitChunks = kGroupSize > 64 ? kGroupSize / 64 : 1;
+  static constexpr int kChunkGroups = kGroupSize < 64 ? 64 / kGroupSize : 1;
+  static constexpr int kWeightBytes = kUnitChunks * 512;
+  static constexpr int kUnitBytes = kWeightBytes + kChunkGroups * 64;
+};
+struct Bf16Layout {
+  static constexpr int kUnitChunks = 1, kUnitBytes = 2048;
+};
+
 /// The weights of one 64-column chunk of a tile, in flight, and how they become a step's A operand.
 template <int kGroupSize>
 struct Affine4Chunk {
-  static constexpr int kGroups = kGroupSize >= 64 ? 1 : 64 / kGroupSize;
+  using Layout = Affine4Layout<kGroupSize>;
   uint4 words;
-  uint2 scale_bias[kGroups];
+  uint2 scale_bias[Layout::kChunkGroups];
 
-  /// Scales of tile and chunk: [tile][group][8 lane quads][2 rows] of {scale, bias}.
   __device__ __forceinline__ void load(const LinearDeviceCall& call, int64_t tile, int chunk, int chunks, int lane) {
-    words = load_streaming(reinterpret_cast<const uint4*>(call.weights) + (tile * chunks + chunk) * 32 + lane);
-    const int groups_per_tile = kGroupSize >= 64 ? chunks / (kGroupSize / 64) : chunks * kGroups;
-    const auto* scales = reinterpret_cast<const uint2*>(call.scales) + tile * groups_per_tile * 8 + lane / 4;
+    constexpr int kUnitChunks = Layout::kUnitChunks;
+    const std::byte* unit = call.weights + (tile * (chunks / kUnitChunks) + chunk / kUnitChunks) * Layout::kUnitBytes;
+    words = load_streaming(reinterpret_cast<const uint4*>(unit + chunk % kUnitChunks * 512) + lane);
+    const auto* scales = reinterpret_cast<const uint2*>(unit + Layout::kWeightBytes) + lane / 4;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int group = kGroupSize >= 64 ? chunk / (kGroupSize / 64) : chunk * kGroups + g;
-      scale_bias[g] = __ldg(scales + group * 8);
-    }
+    for (int g = 0; g < Layout::kChunkGroups; ++g) scale_bias[g] = __ldg(scales + g * 8);
   }
-  __device__ __forceinline__ void operand(int step, uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void operand(int step, uint32_t magic, uint32_t (&a)[4]) const {
     uint32_t scale[2], bias[2];
-    const uint2 sb = scale_bias[step * kGroups / 4];
+    const uint2 sb = scale_bias[step * Layout::kChunkGroups / 4];
     split_scale_bias(sb.x, scale[0], bias[0]);
     split_scale_bias(sb.y, scale[1], bias[1]);
     const uint32_t word = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-    dequantize_affine4(word, scale, bias, a);
+    dequantize_affine4(word, scale, bias, magic, a);
   }
 };
 
@@ -70,7 +79,7 @@ struct Bf16Chunk {
     for (int step = 0; step < 4; ++step)
       registers[step] = load_streaming(reinterpret_cast<const uint4*>(call.weights) + ((tile * chunks + chunk) * 4 + step) * 32 + lane);
   }
-  __device__ __forceinline__ void operand(int step, uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void operand(int step, uint32_t, uint32_t (&a)[4]) const {
     a[0] = registers[step].x, a[1] = registers[step].y, a[2] = registers[step].z, a[3] = registers[step].w;
   }
 };

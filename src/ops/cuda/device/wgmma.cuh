@@ -1,41 +1,14 @@
-// Hopper's asynchronous pieces: wgmma with weights in registers, mbarriers and the tensor copy engine. One function
-// per instruction (PTX ISA 8.x); needs sm_90a.
+// Hopper's wgmma with weights in registers, and the tensor copy engine. One function per instruction (PTX ISA 8.x);
+// needs sm_90a.
 #pragma once
 
 #include <cstdint>
 
 #include <cuda.h>
 
+#include "ops/cuda/device/async.cuh"
+
 namespace tensorfold::cuda {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
-}
-__device__ __forceinline__ void mbarrier_expect_bytes(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-/// Waits until the barrier's phase of this parity is complete.
-__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "WAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra DONE;\n"
-      "bra WAIT;\n"
-      "DONE:\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
 
 /// Copies the box of `map` at (column, row) to shared memory and counts its bytes on `barrier`.
 __device__ __forceinline__ void copy_tile(void* shared, const CUtensorMap* map, uint64_t* barrier, int column, int row) {
