@@ -19,9 +19,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D, class V, class T, int kSize>
-HWY_INLINE V simd_horner(D d, V x, const T (&c)[kSize]) {
-  V r = hn::Set(d, c[kSize - 1]);
-  for (int i = kSize - 2; i >= 0; --i) r = hn::MulAdd(r, x, hn::Set(d, c[i]));
+HWY_INLINE V simd_horner(D d, V x, const contract::Coefficients<T, kSize>& p) {
+  V r = hn::Set(d, p.c[kSize - 1]);
+  for (int i = kSize - 2; i >= 0; --i) r = hn::MulAdd(r, x, hn::Set(d, p.c[i]));
   return r;
 }
 
@@ -45,7 +45,7 @@ HWY_INLINE V simd_exp2(D d, V x) {
   const V magic = hn::Set(d, contract::kRoundF32);
   const V rounded = hn::Add(x, magic);
   const V f = hn::Sub(x, hn::Sub(rounded, magic));
-  const V y = hn::MulAdd(f, simd_horner(d, f, contract::kExp2), hn::Set(d, 1.0f));
+  const V y = hn::MulAdd(f, simd_horner(d, f, contract::exp2_coefficients()), hn::Set(d, 1.0f));
   return simd_clamp_power(d, x, simd_scale_by_power(d, y, rounded), contract::kExp2Low, contract::kExp2High);
 }
 
@@ -56,7 +56,7 @@ HWY_INLINE V simd_exp2_nonpositive(D d, V x) {
   const V magic = hn::Set(d, contract::kRoundF32);
   const V rounded = hn::Add(x, magic);
   const V f = hn::Sub(x, hn::Sub(rounded, magic));
-  const V y = hn::MulAdd(f, simd_horner(d, f, contract::kExp2), hn::Set(d, 1.0f));
+  const V y = hn::MulAdd(f, simd_horner(d, f, contract::exp2_coefficients()), hn::Set(d, 1.0f));
   const auto one = hn::BitCast(du, hn::Set(d, 1.0f));
   const V power = hn::BitCast(d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(du, rounded)), one));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, contract::kExp2Low)), hn::Mul(y, power));
@@ -68,7 +68,7 @@ HWY_INLINE V simd_exp(D d, V x) {
   const V rounded = hn::MulAdd(x, hn::Set(d, contract::kLog2e), magic);
   const V n = hn::Sub(rounded, magic);
   const V r = hn::MulAdd(n, hn::Set(d, -contract::kLn2Low), hn::MulAdd(n, hn::Set(d, -contract::kLn2High), x));
-  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), simd_horner(d, r, contract::kExp), r), hn::Set(d, 1.0f));
+  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), simd_horner(d, r, contract::exp_coefficients()), r), hn::Set(d, 1.0f));
   return simd_clamp_power(d, x, simd_scale_by_power(d, y, rounded), contract::kExpLow, contract::kExpHigh);
 }
 
@@ -80,7 +80,7 @@ HWY_INLINE V simd_log(D d, V x) {
       hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, static_cast<int32_t>(contract::kSqrtHalfBits))));
   const V e = hn::ConvertTo(d, exponent);
   const V f = hn::Sub(hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(exponent))), hn::Set(d, 1.0f));
-  const V q = hn::MulAdd(f, simd_horner(d, f, contract::kLog), hn::Set(d, -0.5f));
+  const V q = hn::MulAdd(f, simd_horner(d, f, contract::log_coefficients()), hn::Set(d, -0.5f));
   const V tail = hn::MulAdd(hn::Mul(f, f), q, hn::Mul(e, hn::Set(d, contract::kLn2Low)));
   const V zero = hn::Zero(d);
   V y = hn::MulAdd(e, hn::Set(d, contract::kLn2High), hn::Add(f, tail));
@@ -120,7 +120,7 @@ HWY_INLINE V simd_tanh(D d, V x) {
   const V one = hn::Set(d, 1.0f);
   const V magnitude = hn::Abs(x);
   const V z = hn::Mul(x, x);
-  const V small = hn::MulAdd(hn::Mul(x, z), simd_horner(d, z, contract::kTanh), x);
+  const V small = hn::MulAdd(hn::Mul(x, z), simd_horner(d, z, contract::tanh_coefficients()), x);
   const V e = simd_exp(d, hn::Add(magnitude, magnitude));
   const V large = hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one)));
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, contract::kTanhSmall)), small,
@@ -148,12 +148,12 @@ HWY_INLINE void simd_sincos(D d, V x, V& sin, V& cos) {
 
   const V z = hn::Mul(r, r);
   const V half_z = hn::Mul(hn::Set(d, 0.5), z);
-  const V sin_tail = hn::MulAdd(hn::Mul(r, z), simd_horner(d, z, contract::kSin),
+  const V sin_tail = hn::MulAdd(hn::Mul(r, z), simd_horner(d, z, contract::sin_coefficients()),
                                 hn::MulAdd(r_low, hn::Neg(half_z), r_low));
   const V s = hn::Add(r, sin_tail);
   const V one = hn::Set(d, 1.0);
   const V top = hn::Sub(one, half_z);
-  const V cos_tail = hn::MulAdd(hn::Mul(z, z), simd_horner(d, z, contract::kCos),
+  const V cos_tail = hn::MulAdd(hn::Mul(z, z), simd_horner(d, z, contract::cos_coefficients()),
                                 hn::MulAdd(hn::Neg(r), r_low, hn::Sub(hn::Sub(one, top), half_z)));
   const V c = hn::Add(top, cos_tail);
 
