@@ -1,0 +1,116 @@
+// Speed of attention() on CUDA: decoding as bytes of cache per second against copy bandwidth, prompts as operations.
+#include "ops/cuda/attention.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tests/ops/cuda/cuda_test_util.h"
+
+namespace tensorfold::cuda {
+namespace {
+
+/// Median milliseconds of `repeats` timed calls after warm-up.
+template <class Call>
+double median_ms(int repeats, const Call& call) {
+  cudaEvent_t begin, end;
+  cuda_check(cudaEventCreate(&begin));
+  cuda_check(cudaEventCreate(&end));
+  for (int i = 0; i < 3; ++i) call();
+  std::vector<float> times(repeats);
+  for (float& ms : times) {
+    cuda_check(cudaEventRecord(begin));
+    call();
+    cuda_check(cudaEventRecord(end));
+    cuda_check(cudaEventSynchronize(end));
+    cuda_check(cudaEventElapsedTime(&ms, begin, end));
+  }
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return times[repeats / 2];
+}
+
+double copy_gb_per_s() {
+  constexpr size_t kBytes = size_t{2} << 30;
+  DeviceArray<std::byte> from(kBytes), to(kBytes);
+  const double ms = median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
+  return 2.0 * kBytes / ms / 1e6;
+}
+
+/// The last `rows` positions of `streams` sequences of `context` tokens. As many layers' caches as keep them out of L2
+/// are taken in turn, as one graph.
+void bench(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t context, int64_t rows, int64_t streams, double copy) {
+  const KvShape shape{kv_heads, head_dim, DType::kBF16};
+  const int64_t page_bytes = cuda_kv_page_bytes(shape), pages_each = (context + kPageTokens - 1) / kPageTokens;
+  const int64_t bytes = 2 * page_bytes * pages_each * streams;
+  const int layers = rows > 64 ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes, 2, 64));
+  DeviceArray<bf16> memory(random_bf16(static_cast<size_t>(page_bytes), 1));
+  DeviceArray<std::byte> pages(static_cast<size_t>(bytes * layers));
+  for (int64_t at = 0; at < bytes * layers; at += 2 * page_bytes)
+    cuda_check(cudaMemcpyAsync(pages.data() + at, memory.data(), static_cast<size_t>(2 * page_bytes), cudaMemcpyDeviceToDevice));
+  std::vector<int32_t> table(pages_each), positions;
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<SequenceRows> sequences;
+  for (int64_t s = 0; s < streams; ++s) {
+    std::iota(table.begin(), table.end(), static_cast<int32_t>(s * pages_each));
+    tables.push_back(table);
+  }
+  for (int64_t s = 0; s < streams; ++s) sequences.push_back({s * rows, rows, context - rows, tables[s].data()});
+  std::vector<AttentionSequence> device_form;
+  std::vector<int32_t> flat;
+  AttentionRows device_rows = make_attention_rows({positions, sequences}, device_form, flat);
+  const DeviceArray<AttentionSequence> device_sequences(device_form);
+  const DeviceArray<int32_t> device_tables(flat);
+  device_rows.sequences = device_sequences.data(), device_rows.page_tables = device_tables.data();
+  const int64_t columns = heads * head_dim, total = rows * streams;
+  const DeviceArray<bf16> q(random_bf16(static_cast<size_t>(total * columns), 2));
+  DeviceArray<bf16> out(static_cast<size_t>(total * columns));
+  KvPages kv{.shape = shape, .k = nullptr, .v = nullptr, .page_stride_bytes = 2 * page_bytes, .num_pages = pages_each * streams};
+  AttentionCall call{.out = View(out.data(), DType::kBF16, {total, columns}),
+                     .q = View(q.data(), DType::kBF16, {total, columns}),
+                     .pages = &kv, .rows = {}, .num_heads = heads, .scale = 0.0625f};
+  const bool is_split = rows * heads / kv_heads <= kSplitQueryRows;
+  const DeviceArray<std::byte> scratch(is_split ? static_cast<size_t>(attention_scratch_bytes(call, device_rows)) : 16);
+  cudaStream_t stream;
+  cuda_check(cudaStreamCreate(&stream));
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int layer = 0; layer < layers; ++layer) {
+    kv.k = pages.data() + layer * bytes, kv.v = kv.k + page_bytes;
+    attention(stream, call, device_rows, scratch.data());
+  }
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  cuda_check(cudaStreamEndCapture(stream, &graph));
+  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+  const double ms = median_ms(rows > 64 ? 5 : 11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
+  cuda_check(cudaGetLastError());
+  cuda_check(cudaDeviceSynchronize());
+  const double pairs = static_cast<double>(rows) * (static_cast<double>(context) - static_cast<double>(rows - 1) / 2) * streams;
+  std::printf("attention,%lld,%lld,%lld,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", (long long)heads, (long long)kv_heads,
+              (long long)head_dim, (long long)context, (long long)streams, (long long)rows, is_split ? "split" : "serial",
+              ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy, 4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
+  std::fflush(stdout);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace
+}  // namespace tensorfold::cuda
+
+int main() {
+  using namespace tensorfold::cuda;
+  if (!have_device()) return std::fprintf(stderr, "cuda_attention_bench: no sm_90 device\n"), 1;
+  const double copy = copy_gb_per_s();
+  std::printf("copy,%.0f GB/s\nop,heads,kv_heads,head_dim,context,streams,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
+  struct Heads { int64_t heads, kv_heads, head_dim; };
+  for (const Heads& h : {Heads{24, 4, 256}, Heads{32, 8, 128}}) {
+    for (int64_t context : {1024, 8192, 32768, 131072}) bench(h.heads, h.kv_heads, h.head_dim, context, 1, 1, copy);
+    for (int64_t context : {1024, 32768}) bench(h.heads, h.kv_heads, h.head_dim, context, 8, 1, copy);
+    bench(h.heads, h.kv_heads, h.head_dim, 1024, 1, 32, copy);
+    for (int64_t context : {2048, 8192}) bench(h.heads, h.kv_heads, h.head_dim, context, context, 1, copy);
+    bench(h.heads, h.kv_heads, h.head_dim, 32768, 2048, 1, copy);
+  }
+}
