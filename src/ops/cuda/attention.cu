@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(32 * kWarps, Shape<kD>::kParks ? 1 : 2)
   const int active_warps = min(kWarps, (count - first + 15) / 16);
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], active_warps);
+    for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 32 * active_warps);
     fence_mbarrier_init();
   }
   const uint32_t q = shared_address(shared), ring = q + Sizes::kQueryBytes;
@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(32 * kWarps, Shape<kD>::kParks ? 1 : 2)
   };
   // This warp is done with the stage; once all are, the first one has it refilled.
   const auto release = [&] {
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&empty[stage]);
+    mbarrier_arrive(&empty[stage]);  // Every lane, for what it read itself.
     if (warp == 0 && loaded + Sizes::kStages < num_loads) {
       mbarrier_wait(&empty[stage], phase);
       if (lane == 0) load(loaded + Sizes::kStages, stage);

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   if (tiles.slot < 0) return;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], kWarps);
+    for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 32 * kWarps);
     fence_mbarrier_init();
   }
   const uint32_t q = shared_address(shared), ring = q + Sizes::kQueryBytes;
@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   int stage = 0;
   uint32_t phase = 0;
   const auto release = [&] {
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&empty[stage]);
+    mbarrier_arrive(&empty[stage]);  // Every lane, for what it read itself.
     if (++stage == Sizes::kStages) stage = 0, phase ^= 1;
   };
   const int min_end = s.first_pos + first / group + 1, max_begin = visible_begin(p, s.first_pos + last / group);

@@ -167,7 +167,7 @@ struct Finisher {
   const DecodePlan& plan;
   std::byte* sums;         ///< [segments - 1][kRowTiles][kSumBytes]
   std::byte* incoming;     ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
-  uint64_t *sums_full, *sums_empty;          ///< One each.
+  uint64_t *sums_full, *sums_empty;          ///< One each; every lane arrives, for what it wrote or read itself.
   uint64_t *incoming_full, *incoming_empty;  ///< [exchange_depth]; full in block 0, empty in the others.
   int segment, rank, lane, first_row;
   uint32_t sum_phase = 0, exchange_phase = 0;
@@ -180,8 +180,7 @@ struct Finisher {
     if (plan.segments > 1) {
       mbarrier_wait(sums_full, sum_phase);
       add_tree<kRowTiles>(acc, sums, plan.segments, lane);
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(sums_empty);
+      mbarrier_arrive(sums_empty);
       sum_phase ^= 1;
     }
     if (rank > 0) return send(acc);
@@ -219,8 +218,7 @@ struct Finisher {
       *reinterpret_cast<float4*>(sums + ((segment - 1) * kRowTiles + r) * kSumBytes + lane * 16) =
           float4{acc[r][0], acc[r][1], acc[r][2], acc[r][3]};
     }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(sums_full);
+    mbarrier_arrive(sums_full);
     sum_phase ^= 1;
   }
   __device__ __forceinline__ void send(const float (&acc)[kRowTiles][4]) {
@@ -283,8 +281,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   if (lane == 0) {
     for (int i = 0; i < plan.stages; ++i) mbarrier_init(barriers + warp * plan.stages + i, 1);
     if (segment == 0) {
-      mbarrier_init(finisher.sums_full, plan.segments > 1 ? plan.segments - 1 : 1);
-      mbarrier_init(finisher.sums_empty, 1);
+      mbarrier_init(finisher.sums_full, 32 * (plan.segments > 1 ? plan.segments - 1 : 1));
+      mbarrier_init(finisher.sums_empty, 32);
       for (int i = 0; i < 2 * plan.exchange_depth; ++i) mbarrier_init(&finisher.incoming_full[i], 1);
     }
     fence_mbarrier_init();
