@@ -25,7 +25,10 @@ BenchRate summarize(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const size_t n = samples.size(), middle = n / 2;
   const double median = n % 2 == 1 ? samples[middle] : 0.5 * (samples[middle - 1] + samples[middle]);
-  return {.median = median, .lowest = samples.front(), .highest = samples.back(), .num_samples = std::ssize(samples)};
+  return {.median = median,
+          .lowest = samples.front(),
+          .highest = samples.back(),
+          .num_samples = std::ssize(samples)};
 }
 
 /// When the tokens of one request came. Shared with its sink.
@@ -79,8 +82,8 @@ Result<std::vector<Clock::time_point>> run_one(Engine& engine, Request request) 
   TF_RETURN_IF_ERROR(engine.submit(std::move(request), times.sink()).status());
   TF_ASSIGN_OR_RETURN(std::vector<Clock::time_point> tokens, times.wait());
   if (std::ssize(tokens) < max_tokens) {
-    return invalid_argument("the context of {} tokens ended a reply after {} of {} tokens", engine.context_tokens(),
-                            tokens.size(), max_tokens);
+    return invalid_argument("the context of {} tokens ended a reply after {} of {} tokens",
+                            engine.context_tokens(), tokens.size(), max_tokens);
   }
   return tokens;
 }
@@ -95,8 +98,9 @@ Status check_at_least(const char* name, int64_t value, int64_t least) {
 Result<BenchRate> measure_decode(Engine& engine, const DecodeBench& bench, int64_t context_tokens) {
   const int64_t n = bench.tokens_per_sample;
   // The first token ends the prompt's pass; what is measured lies between it and the last.
-  TF_ASSIGN_OR_RETURN(const auto times, run_one(engine, make_request(engine, context_tokens, n * bench.num_samples + 1,
-                                                                     static_cast<uint64_t>(context_tokens) + 2)));
+  TF_ASSIGN_OR_RETURN(const auto times,
+                      run_one(engine, make_request(engine, context_tokens, n * bench.num_samples + 1,
+                                                   static_cast<uint64_t>(context_tokens) + 2)));
   std::vector<double> rates;
   for (int64_t i = 0; i < bench.num_samples; ++i) {
     rates.push_back(static_cast<double>(n) / seconds(times[(i + 1) * n] - times[i * n]));
@@ -134,8 +138,9 @@ Result<double> measure_streams(Engine& engine, const BatchBench& bench, int64_t 
     end = std::min(end, stream.back());
   }
   if (end <= start) {
-    return invalid_argument("{} streams never decoded all at once: raise tokens_per_stream from {}, or KV memory",
-                            streams, bench.tokens_per_stream);
+    return invalid_argument(
+        "{} streams never decoded all at once: raise tokens_per_stream from {}, or KV memory", streams,
+        bench.tokens_per_stream);
   }
   int64_t num_tokens = 0;
   for (const auto& stream : times) {
@@ -185,7 +190,8 @@ Result<std::vector<BatchRate>> bench_batch(Engine& engine, const BatchBench& ben
     TF_RETURN_IF_ERROR(check_at_least("streams", streams, 1));
     std::vector<double> samples;
     for (int64_t i = 0; i < bench.num_samples; ++i) {
-      TF_ASSIGN_OR_RETURN(const double rate, measure_streams(engine, bench, streams, static_cast<uint64_t>(i)));
+      TF_ASSIGN_OR_RETURN(const double rate,
+                          measure_streams(engine, bench, streams, static_cast<uint64_t>(i)));
       samples.push_back(rate);
     }
     rates.push_back({.streams = streams, .rate = summarize(std::move(samples))});
@@ -200,7 +206,8 @@ Result<double> measure_read_bandwidth(int num_threads) {
   const int64_t wanted_bytes = std::min(kLargest_bytes, cpu_device().free_bytes() / 4);
   const int64_t num_pieces = std::max<int64_t>(wanted_bytes / kPiece_bytes, 1);
   const int64_t buffer_bytes = num_pieces * kPiece_bytes;
-  TF_ASSIGN_OR_RETURN(const Buffer buffer, cpu_device().allocate(buffer_bytes, "buffer of the bandwidth measurement"));
+  TF_ASSIGN_OR_RETURN(const Buffer buffer,
+                      cpu_device().allocate(buffer_bytes, "buffer of the bandwidth measurement"));
   auto* words = reinterpret_cast<uint64_t*>(buffer.data());
   ThreadPool pool(num_threads > 0 ? num_threads : num_usable_cpus());
   // Written first: untouched pages would all be the kernel's one page of zeros, which stays in the cache.

@@ -1,4 +1,5 @@
-// Measurements of a loaded model through the engine, as a client would see it: `tensorfold bench decode|prefill|batch`.
+// Measurements of a loaded model through the engine, as a client would see it: `tensorfold bench
+// decode|prefill|batch`.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct DecodeBench {
 struct DecodeRate {
   int64_t context_tokens = 0;  ///< At the start of the first sample.
   BenchRate rate;
-  int64_t bytes_per_token = 0;  ///< Weights and KV that a token must read (engine/weight_traffic.h), mean context.
+  int64_t bytes_per_token =
+      0;  ///< Weights and KV that a token must read (engine/weight_traffic.h), mean context.
 };
 
 struct PrefillBench {
@@ -51,15 +53,16 @@ struct BatchRate {
   BenchRate rate;  ///< Tokens of all streams while all of them decode.
 };
 
-/// Greedy, past end-of-sequence tokens, on prompts of pseudo-random tokens. Nothing else may use the engine meanwhile.
-/// Each runs a short reply first as warm-up. Errors: a request is refused or fails, or a number is below its least.
+/// Greedy, past end-of-sequence tokens, on prompts of pseudo-random tokens. Nothing else may use the engine
+/// meanwhile. Each runs a short reply first as warm-up. Errors: a request is refused or fails, or a number is
+/// below its least.
 Result<std::vector<DecodeRate>> bench_decode(Engine& engine, const DecodeBench& bench);
 Result<std::vector<PrefillRate>> bench_prefill(Engine& engine, const PrefillBench& bench);
 Result<std::vector<BatchRate>> bench_batch(Engine& engine, const BatchBench& bench);
 
-/// Bytes per second at which num_threads threads (0: all usable CPUs) read host memory: 64-bit sums over a buffer far
-/// larger than the caches, best of several rounds. The limit that decoding is compared with. kOutOfMemory: no room for
-/// the buffer.
+/// Bytes per second at which num_threads threads (0: all usable CPUs) read host memory: 64-bit sums over a
+/// buffer far larger than the caches, best of several rounds. The limit that decoding is compared with.
+/// kOutOfMemory: no room for the buffer.
 Result<double> measure_read_bandwidth(int num_threads);
 
 }  // namespace tensorfold

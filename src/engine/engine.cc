@@ -1,5 +1,5 @@
-// The engine's thread and what crosses to it: new requests, cancellations, statistics. Which rows run is decided in
-// scheduler.cc, how they run in pass.cc; here their tokens become events.
+// The engine's thread and what crosses to it: new requests, cancellations, statistics. Which rows run is
+// decided in scheduler.cc, how they run in pass.cc; here their tokens become events.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -52,13 +52,16 @@ std::vector<int32_t> end_of_sequence_ids(const LoadedModel& model) {
 
 void report_ignored_defaults(const LoadedModel& model) {
   if (model.generation.ignored.empty()) return;
-  log_warning("{}: generation_config.json asks for {}, which this sampler does not have; replies are drawn without it",
-              model.name, fmt::join(model.generation.ignored, ", "));
+  log_warning(
+      "{}: generation_config.json asks for {}, which this sampler does not have; replies are drawn without "
+      "it",
+      model.name, fmt::join(model.generation.ignored, ", "));
 }
 
 /// Why no token could be drawn from these logits.
 Status undrawable_error(std::span<const float> logits, int64_t pos) {
-  const bool has_nan = std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); });
+  const bool has_nan =
+      std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); });
   return make_error(StatusCode::kInternal, "the model produced {} at position {}",
                     has_nan ? "NaN logits" : "no finite logit", pos);
 }
@@ -119,11 +122,12 @@ struct Engine::Impl {
 
 Result<int64_t> Engine::Impl::num_kv_pages(int64_t page_bytes) const {
   const int64_t model_tokens = model->model->spec().max_position_embeddings;
-  return choose_num_kv_pages({.page_bytes = page_bytes,
-                              .memory_bytes = options.kv_memory_bytes,
-                              .free_bytes = model->ops->device().free_bytes(),
-                              .context_tokens = options.context_tokens > 0 ? options.context_tokens : model_tokens,
-                              .max_sequences = options.max_sequences});
+  return choose_num_kv_pages(
+      {.page_bytes = page_bytes,
+       .memory_bytes = options.kv_memory_bytes,
+       .free_bytes = model->ops->device().free_bytes(),
+       .context_tokens = options.context_tokens > 0 ? options.context_tokens : model_tokens,
+       .max_sequences = options.max_sequences});
 }
 
 Status Engine::Impl::start() {
@@ -133,8 +137,8 @@ Status Engine::Impl::start() {
   TF_ASSIGN_OR_RETURN(const int64_t num_pages, num_kv_pages(page_bytes));
   const int64_t kv_tokens = num_pages * kPageTokens;
   limits = {.vocab_size = spec.vocab_size,
-            .context_tokens =
-                options.context_tokens > 0 ? options.context_tokens : std::min(spec.max_position_embeddings, kv_tokens),
+            .context_tokens = options.context_tokens > 0 ? options.context_tokens
+                                                         : std::min(spec.max_position_embeddings, kv_tokens),
             .kv_tokens = kv_tokens};
   const Scheduler::Options policy{.max_sequences = options.max_sequences, .pass_tokens = options.pass_tokens};
   TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, num_pages));
@@ -163,7 +167,8 @@ bool Engine::Impl::take_commands() {
   std::vector<RequestId> cancelled;
   std::unique_lock lock(mutex);
   wake.wait(lock, [&] {
-    return shared.stop || !shared.submitted.empty() || !shared.cancelled.empty() || scheduler->oldest() != nullptr;
+    return shared.stop || !shared.submitted.empty() || !shared.cancelled.empty() ||
+           scheduler->oldest() != nullptr;
   });
   std::swap(submitted, shared.submitted);
   std::swap(cancelled, shared.cancelled);
@@ -238,7 +243,8 @@ Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<con
   }
   sequence.tokens.push_back(token);
 
-  const bool is_eos = !sequence.ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  const bool is_eos =
+      !sequence.ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   generated.is_end = is_eos;
   if (!is_eos) generated.text = sequence.text.push(token);
   const bool is_full = sequence.num_tokens() >= sequence.max_total_tokens;
@@ -262,7 +268,8 @@ void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
 /// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
 void Engine::Impl::finish(Sequence& sequence, Event event) {
   event.usage = sequence.usage();
-  deliveries.push_back({.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
+  deliveries.push_back(
+      {.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
 }
 
 void Engine::Impl::fail(Sequence& sequence, const Status& status) {
@@ -271,7 +278,8 @@ void Engine::Impl::fail(Sequence& sequence, const Status& status) {
   end(sequence, FinishReason::kError, named);
 }
 
-/// Sends what the last pass or command gave. The statistics come first: whoever has the event sees its numbers.
+/// Sends what the last pass or command gave. The statistics come first: whoever has the event sees its
+/// numbers.
 void Engine::Impl::deliver() {
   publish_stats();
   for (Delivery& delivery : deliveries) {
@@ -304,7 +312,8 @@ Engine::~Engine() {
   impl_->thread.join();
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> model, const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> model,
+                                               const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine);
   engine->impl_->model = std::move(model);
   engine->impl_->options = options;
@@ -315,8 +324,8 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> mode
 Result<RequestId> Engine::submit(Request request, EventSink sink) {
   TF_CHECK(sink != nullptr, "a request needs a sink");
   Impl& impl = *impl_;
-  // The checks and the sequence's own memory take time with the length of the prompt, so they are made outside the
-  // lock.
+  // The checks and the sequence's own memory take time with the length of the prompt, so they are made
+  // outside the lock.
   TF_ASSIGN_OR_RETURN(
       std::unique_ptr<Sequence> sequence,
       make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer, *impl.pool));

@@ -1,5 +1,5 @@
-// The narrow boundary of the engine: an immutable loaded model and requests in, events out. Owns scheduling, KV pages,
-// sampling and cancellation; knows no JSON and no sockets.
+// The narrow boundary of the engine: an immutable loaded model and requests in, events out. Owns scheduling,
+// KV pages, sampling and cancellation; knows no JSON and no sockets.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,17 @@ struct SamplingParams {
   int32_t top_k = 0;         ///< 0: off.
   float top_p = 1.0f;        ///< (0, 1]; 1: off.
   float min_p = 0.0f;        ///< [0, 1]; 0: off.
-  std::optional<uint64_t> seed;  ///< Absent: a hash of the prompt's tokens, so equal requests have equal replies.
+  /// Absent: a hash of the prompt's tokens, so that equal requests have equal replies.
+  std::optional<uint64_t> seed;
 };
 
 struct Request {
-  std::vector<int32_t> prompt;   ///< At least one token, each in the vocabulary.
+  std::vector<int32_t> prompt;  ///< At least one token, each in the vocabulary.
   SamplingParams sampling;
-  int64_t max_tokens = -1;       ///< Most tokens to generate; -1: until the context is full.
-  std::vector<std::string> stop; ///< The reply ends before the first of these strings that it would contain.
-  bool ignore_eos = false;       ///< Benchmarks: go on past end-of-sequence tokens.
-  int num_logprobs = -1;         ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
+  int64_t max_tokens = -1;        ///< Most tokens to generate; -1: until the context is full.
+  std::vector<std::string> stop;  ///< The reply ends before the first of these strings that it would contain.
+  bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
+  int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
 };
 
 enum class FinishReason {
@@ -44,14 +45,14 @@ struct TokenLogprob {
   float logprob = 0.0f;  ///< Natural logarithm of the softmax of the logits (temperature 1, no cuts).
 };
 
-/// One generated token. `text` is what it added to the visible reply: empty while a UTF-8 sequence or a possible stop
-/// string is incomplete, more than its own characters when it completes one.
+/// One generated token. `text` is what it added to the visible reply: empty while a UTF-8 sequence or a
+/// possible stop string is incomplete, more than its own characters when it completes one.
 struct GeneratedToken {
   int32_t token = 0;
   std::string text;
-  float logprob = 0.0f;                     ///< Valid if the request asked for logprobs.
-  std::vector<TokenLogprob> top_logprobs;   ///< Most likely first.
-  bool is_end = false;                      ///< The end-of-sequence token: counted in Usage, no part of the reply.
+  float logprob = 0.0f;                    ///< Valid if the request asked for logprobs.
+  std::vector<TokenLogprob> top_logprobs;  ///< Most likely first.
+  bool is_end = false;  ///< The end-of-sequence token: counted in Usage, no part of the reply.
 };
 
 struct Usage {
@@ -65,67 +66,69 @@ struct Event {
   std::vector<GeneratedToken> tokens;
   std::string tail;  ///< With finish: visible text held back until the end was certain.
   std::optional<FinishReason> finish;
-  Status status;     ///< Not ok exactly with kError.
-  Usage usage;       ///< Complete with finish.
+  Status status;  ///< Not ok exactly with kError.
+  Usage usage;    ///< Complete with finish.
 };
 
 using RequestId = uint64_t;
 
-/// Called on the engine's thread, in order, one request's events never concurrently. Must not block or call back into
-/// the engine other than cancel().
+/// Called on the engine's thread, in order, one request's events never concurrently. Must not block or call
+/// back into the engine other than cancel().
 using EventSink = std::function<void(Event&&)>;
 
 class PassObserver;  // engine/pass.h
 
 /// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
-  /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is less.
+  /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is
+  /// less.
   int64_t context_tokens = 0;
-  /// Limit of all KV pages; resident memory grows to it only with use. 0: half of the memory that is free once the
-  /// model is loaded, and no more than max_sequences full contexts. When it is full, requests wait.
+  /// Limit of all KV pages; resident memory grows to it only with use. 0: half of the memory that is free
+  /// once the model is loaded, and no more than max_sequences full contexts. When it is full, requests wait.
   int64_t kv_memory_bytes = 0;
   /// Sequences in a pass; further requests wait.
   int64_t max_sequences = 64;
   /// Requests beyond max_sequences that may be outstanding; further ones are refused (kBusy).
   int64_t max_queued = 1024;
-  /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a quarter
-  /// of it, so that a long prompt delays the others' next token by a quarter of the time. Larger: faster prompts,
-  /// more scratch memory.
+  /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a
+  /// quarter of it, so that a long prompt delays the others' next token by a quarter of the time. Larger:
+  /// faster prompts, more scratch memory.
   int64_t pass_tokens = 512;
   /// Tests: sees the logits of every generated token. Null costs nothing. Must outlive the engine.
   PassObserver* observer = nullptr;
 };
 
 struct EngineStats {
-  int64_t running = 0;           ///< Sequences that hold KV pages.
-  int64_t queued = 0;            ///< Requests that wait, preempted ones included.
+  int64_t running = 0;  ///< Sequences that hold KV pages.
+  int64_t queued = 0;   ///< Requests that wait, preempted ones included.
   int64_t kv_pages_used = 0;
-  int64_t kv_pages_total = 0;    ///< The limit.
-  int64_t kv_bytes = 0;          ///< Of the used pages.
-  int64_t passes = 0;            ///< Since the engine started, as are the rest.
-  int64_t prompt_tokens = 0;     ///< Of requests whose prompt is computed; recomputation is not counted twice.
+  int64_t kv_pages_total = 0;  ///< The limit.
+  int64_t kv_bytes = 0;        ///< Of the used pages.
+  int64_t passes = 0;          ///< Since the engine started, as are the rest.
+  int64_t prompt_tokens = 0;   ///< Of requests whose prompt is computed; recomputation is not counted twice.
   int64_t generated_tokens = 0;
-  int64_t preemptions = 0;       ///< Times a sequence lost its pages to an older one and was computed again.
+  int64_t preemptions = 0;  ///< Times a sequence lost its pages to an older one and was computed again.
 };
 
-/// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel: its ops
-/// serve one thread.
+/// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel:
+/// its ops serve one thread.
 class Engine {
  public:
-  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page, scratch
-  /// or logits.
-  static Result<std::unique_ptr<Engine>> create(std::shared_ptr<LoadedModel> model, const EngineOptions& options);
+  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page,
+  /// scratch or logits.
+  static Result<std::unique_ptr<Engine>> create(std::shared_ptr<LoadedModel> model,
+                                                const EngineOptions& options);
 
   /// Ends every request with kCancelled and waits for the thread.
   ~Engine();
 
   /// Queues a request; its events go to `sink`, which is called at least once. Refused at once: empty or
-  /// out-of-vocabulary prompt, one that leaves no room in the context, one that KV memory can never hold, a parameter
-  /// out of range, an empty stop string (kInvalidArgument), a full queue (kBusy).
+  /// out-of-vocabulary prompt, one that leaves no room in the context, one that KV memory can never hold, a
+  /// parameter out of range, an empty stop string (kInvalidArgument), a full queue (kBusy).
   Result<RequestId> submit(Request request, EventSink sink);
 
-  /// Stops a request within one pass; its last event is kCancelled unless it ended by itself first. Unknown or finished
-  /// ids are ignored.
+  /// Stops a request within one pass; its last event is kCancelled unless it ended by itself first. Unknown
+  /// or finished ids are ignored.
   void cancel(RequestId id);
 
   EngineStats stats() const;

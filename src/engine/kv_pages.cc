@@ -29,8 +29,8 @@ Result<int64_t> choose_num_kv_pages(const KvLimit& limit) {
   const int64_t most = std::min<int64_t>(useful, std::numeric_limits<int32_t>::max());
   const int64_t num_pages = std::min(most, memory_bytes / std::max<int64_t>(limit.page_bytes, 1));
   if (num_pages < 1) {
-    return make_error(StatusCode::kOutOfMemory, "KV memory of {} bytes holds no page: one takes {} bytes", memory_bytes,
-                      limit.page_bytes);
+    return make_error(StatusCode::kOutOfMemory, "KV memory of {} bytes holds no page: one takes {} bytes",
+                      memory_bytes, limit.page_bytes);
   }
   return num_pages;
 }
@@ -42,15 +42,19 @@ KvPagePool::KvPagePool(Device& device, Buffer buffer, int64_t page_bytes, int64_
       num_pages_(num_pages),
       reference_counts_(static_cast<size_t>(num_pages), 0) {}
 
-Result<std::unique_ptr<KvPagePool>> KvPagePool::create(Ops& ops, std::span<const KvShape> layers, int64_t num_pages) {
+Result<std::unique_ptr<KvPagePool>> KvPagePool::create(Ops& ops, std::span<const KvShape> layers,
+                                                       int64_t num_pages) {
   const int64_t page_bytes = kv_page_set_bytes(ops, layers);
   TF_ASSIGN_OR_RETURN(Buffer buffer, ops.device().allocate(page_bytes * num_pages, "KV memory"));
   std::byte* next = buffer.data();
   std::unique_ptr<KvPagePool> pool(new KvPagePool(ops.device(), std::move(buffer), page_bytes, num_pages));
   for (const KvShape& shape : layers) {
     const int64_t half = aligned_page_bytes(ops, shape);
-    pool->layers_.push_back(
-        {.shape = shape, .k = next, .v = next + half, .page_stride_bytes = page_bytes, .num_pages = num_pages});
+    pool->layers_.push_back({.shape = shape,
+                             .k = next,
+                             .v = next + half,
+                             .page_stride_bytes = page_bytes,
+                             .num_pages = num_pages});
     next += 2 * half;
   }
   return pool;

@@ -14,7 +14,9 @@
 namespace tensorfold {
 
 /// Pages that num_tokens positions take.
-constexpr int64_t pages_for_tokens(int64_t num_tokens) { return (num_tokens + kPageTokens - 1) / kPageTokens; }
+constexpr int64_t pages_for_tokens(int64_t num_tokens) {
+  return (num_tokens + kPageTokens - 1) / kPageTokens;
+}
 
 /// Bytes of one page: keys and values of every attention layer, each rounded up to 64.
 int64_t kv_page_set_bytes(const Ops& ops, std::span<const KvShape> layers);
@@ -28,18 +30,19 @@ struct KvLimit {
   int64_t max_sequences = 0;
 };
 
-/// Pages of the pool: as many as memory_bytes holds, or without a limit half of free_bytes, so that the other half is
-/// left to the rest of the machine; never more than max_sequences full contexts can use. kOutOfMemory where that is
-/// less than one page.
+/// Pages of the pool: as many as memory_bytes holds, or without a limit half of free_bytes, so that the other
+/// half is left to the rest of the machine; never more than max_sequences full contexts can use. kOutOfMemory
+/// where that is less than one page.
 Result<int64_t> choose_num_kv_pages(const KvLimit& limit);
 
-/// All KV pages of an engine. Page i of every layer lies in one piece of page_bytes() bytes, layers in order, keys
-/// before values. The address range is reserved at once; on the CPU a page becomes resident when it is first handed
-/// out. Engine thread only.
+/// All KV pages of an engine. Page i of every layer lies in one piece of page_bytes() bytes, layers in order,
+/// keys before values. The address range is reserved at once; on the CPU a page becomes resident when it is
+/// first handed out. Engine thread only.
 class KvPagePool {
  public:
   /// kOutOfMemory where the device refuses. `ops` must outlive the pool.
-  static Result<std::unique_ptr<KvPagePool>> create(Ops& ops, std::span<const KvShape> layers, int64_t num_pages);
+  static Result<std::unique_ptr<KvPagePool>> create(Ops& ops, std::span<const KvShape> layers,
+                                                    int64_t num_pages);
 
   /// As State::kv_layers; valid as long as the pool.
   std::span<const KvPages> layers() const { return layers_; }
@@ -49,8 +52,8 @@ class KvPagePool {
   int64_t num_used() const { return num_used_; }
   int64_t page_bytes() const { return page_bytes_; }
 
-  /// A page filled with zeros and held once. There must be a free one (TF_CHECK). Pages used before come first, so that
-  /// resident memory stays at its peak use. Fails only where the device does.
+  /// A page filled with zeros and held once. There must be a free one (TF_CHECK). Pages used before come
+  /// first, so that resident memory stays at its peak use. Fails only where the device does.
   Result<int32_t> allocate();
 
   /// One more holder, one less; a page without holders is free.
@@ -66,8 +69,8 @@ class KvPagePool {
   int64_t page_bytes_;
   int64_t num_pages_;
   int64_t num_used_ = 0;
-  int32_t num_touched_ = 0;            ///< Pages [0, num_touched_) were handed out at least once.
-  std::vector<int32_t> returned_;      ///< Free pages below num_touched_, last returned last.
+  int32_t num_touched_ = 0;        ///< Pages [0, num_touched_) were handed out at least once.
+  std::vector<int32_t> returned_;  ///< Free pages below num_touched_, last returned last.
   std::vector<int32_t> reference_counts_;
 };
 

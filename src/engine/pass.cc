@@ -17,10 +17,11 @@ Result<std::unique_ptr<PassRunner>> PassRunner::create(const LoadedModel& model,
   std::unique_ptr<PassRunner> runner(new PassRunner(model, pool));
   Device& device = model.ops->device();
   const int64_t vocab_size = model.model->spec().vocab_size;
-  TF_ASSIGN_OR_RETURN(runner->scratch_,
-                      device.allocate(model.model->scratch_bytes(limits.max_rows), "scratch memory of a pass"));
-  TF_ASSIGN_OR_RETURN(runner->logits_, device.allocate(limits.max_logit_rows * vocab_size * dtype_bytes(DType::kF32),
-                                                       "logits of a pass"));
+  TF_ASSIGN_OR_RETURN(runner->scratch_, device.allocate(model.model->scratch_bytes(limits.max_rows),
+                                                        "scratch memory of a pass"));
+  TF_ASSIGN_OR_RETURN(
+      runner->logits_,
+      device.allocate(limits.max_logit_rows * vocab_size * dtype_bytes(DType::kF32), "logits of a pass"));
   return runner;
 }
 
@@ -52,8 +53,9 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   const ScopedFlushDenormals flush;  // arithmetic.md: every thread that computes
   lay_out(planned);
   Ops& ops = *model_.ops;
-  const Pass pass{
-      .tokens = tokens_, .rows = {.positions = positions_, .sequences = sequences_}, .logit_rows = logit_rows_};
+  const Pass pass{.tokens = tokens_,
+                  .rows = {.positions = positions_, .sequences = sequences_},
+                  .logit_rows = logit_rows_};
   Arena scratch(scratch_.data(), scratch_.size_bytes());
   const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), model_.model->spec().vocab_size});
   ops.begin_pass(pass.rows);

@@ -1,4 +1,5 @@
-// Runs one pass: from planned rows to the tokens they yield. Owns the buffers a pass needs, made once; decides nothing.
+// Runs one pass: from planned rows to the tokens they yield. Owns the buffers a pass needs, made once;
+// decides nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace tensorfold {
 
-/// Sees what decides each generated token; how the exactness matrix compares logits. Called on the engine's thread
-/// once a pass is complete and its rows are known to be good, in the order of the rows.
+/// Sees what decides each generated token; how the exactness matrix compares logits. Called on the engine's
+/// thread once a pass is complete and its rows are known to be good, in the order of the rows.
 class PassObserver {
  public:
   virtual ~PassObserver() = default;
@@ -32,11 +33,13 @@ class PassRunner {
     int64_t max_rows = 0;        ///< Of a pass.
     int64_t max_logit_rows = 0;  ///< Rows of a pass that yield a token.
   };
-  /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model` and `pool` must outlive the runner.
-  static Result<std::unique_ptr<PassRunner>> create(const LoadedModel& model, KvPagePool& pool, const Limits& limits);
+  /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model` and `pool` must outlive the
+  /// runner.
+  static Result<std::unique_ptr<PassRunner>> create(const LoadedModel& model, KvPagePool& pool,
+                                                    const Limits& limits);
 
-  /// Computes the planned rows and draws a token from each entry that wants logits; commits nothing. An error is a
-  /// fault of the backend: none of the rows may be used.
+  /// Computes the planned rows and draws a token from each entry that wants logits; commits nothing. An error
+  /// is a fault of the backend: none of the rows may be used.
   Status run(std::span<const PlannedRows> planned);
 
   /// The token of the i-th entry that wanted logits; -1 where its logits admit none. Until the next run().

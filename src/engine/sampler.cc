@@ -13,12 +13,15 @@
 namespace tensorfold {
 namespace {
 
-/// exp(x) for x <= 0 with a relative error below 1e-11, far under the float that is made of it: x = k ln 2 + r,
-/// |r| <= ln 2 / 2, Taylor's series of exp(r) to r^9 (the next term is below 7e-12), times 2^k. Only additions, products and fma, so it is one function everywhere.
+/// exp(x) for x <= 0 with a relative error below 1e-11, far under the float that is made of it: x = k ln 2 +
+/// r, |r| <= ln 2 / 2, Taylor's series of exp(r) to r^9 (the next term is below 7e-12), times 2^k. Only
+/// additions, products and fma, so it is one function everywhere.
 double exp_of_nonpositive(double x) {
-  constexpr double kLowest = -700.0;  // exp(-700) is near the smallest normal double; it weighs nothing in a sum >= 1
+  constexpr double kLowest =
+      -700.0;  // exp(-700) is near the smallest normal double; it weighs nothing in a sum >= 1
   if (!(x > kLowest)) return 0.0;
-  constexpr double kLog2E = 0x1.71547652b82fep+0, kLn2High = 0x1.62e42fefa39efp-1, kLn2Low = 0x1.abc9e3b39803fp-56;
+  constexpr double kLog2E = 0x1.71547652b82fep+0, kLn2High = 0x1.62e42fefa39efp-1,
+                   kLn2Low = 0x1.abc9e3b39803fp-56;
   const double k = std::floor(std::fma(x, kLog2E, 0.5));
   const double r = std::fma(-k, kLn2Low, std::fma(-k, kLn2High, x));
   double sum = 1.0;
@@ -26,10 +29,11 @@ double exp_of_nonpositive(double x) {
   return sum * std::bit_cast<double>((static_cast<int64_t>(k) + 1023) << 52);
 }
 
-/// log(x) for normal x >= 1: x = 2^k m with m in [sqrt 1/2, sqrt 2), log m = 2 atanh(z), z = (m - 1) / (m + 1), by its
-/// series to z^23 (|z| < 0.172, the next term is below 1e-20).
+/// log(x) for normal x >= 1: x = 2^k m with m in [sqrt 1/2, sqrt 2), log m = 2 atanh(z), z = (m - 1) / (m +
+/// 1), by its series to z^23 (|z| < 0.172, the next term is below 1e-20).
 double log_of_at_least_one(double x) {
-  constexpr double kLn2High = 0x1.62e42fefa39efp-1, kLn2Low = 0x1.abc9e3b39803fp-56, kSqrt2 = 0x1.6a09e667f3bcdp+0;
+  constexpr double kLn2High = 0x1.62e42fefa39efp-1, kLn2Low = 0x1.abc9e3b39803fp-56,
+                   kSqrt2 = 0x1.6a09e667f3bcdp+0;
   const auto bits = std::bit_cast<uint64_t>(x);
   int64_t k = static_cast<int64_t>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull);
@@ -49,8 +53,9 @@ std::vector<int32_t> best_ids(std::span<const float> logits, int num_top) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto end = ids.begin() + std::min<std::ptrdiff_t>(num_top, std::ssize(ids));
-  std::partial_sort(ids.begin(), end, ids.end(),
-                    [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
   ids.erase(end, ids.end());
   return ids;
 }
@@ -99,7 +104,8 @@ TokenLogprobs token_logprobs(std::span<const float> logits, int32_t token, int n
   const auto logprob = [&](int32_t id) { return static_cast<float>(logits[id] - max - log_sum); };
 
   TokenLogprobs result{.chosen = logprob(token), .top = {}};
-  for (const int32_t id : best_ids(logits, num_top)) result.top.push_back({.token = id, .logprob = logprob(id)});
+  for (const int32_t id : best_ids(logits, num_top))
+    result.top.push_back({.token = id, .logprob = logprob(id)});
   return result;
 }
 

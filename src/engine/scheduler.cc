@@ -10,8 +10,8 @@ Scheduler::Scheduler(const Options& options, KvPagePool& pool) : options_(option
   running_.reserve(static_cast<size_t>(options.max_sequences));
 }
 
-// Beside decoding rows at least one prompt row is planned, and a sequence is one or the other, so max_sequences bounds
-// what can exceed pass_tokens.
+// Beside decoding rows at least one prompt row is planned, and a sequence is one or the other, so
+// max_sequences bounds what can exceed pass_tokens.
 int64_t Scheduler::max_pass_rows(const Options& options) {
   return std::max(options.pass_tokens, options.max_sequences);
 }
@@ -49,7 +49,8 @@ std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
   return taken;
 }
 
-// Prompts that are still being computed take their pages chunk by chunk; what they have yet to take is spoken for.
+// Prompts that are still being computed take their pages chunk by chunk; what they have yet to take is spoken
+// for.
 int64_t Scheduler::num_unclaimed_pages() const {
   int64_t pages = pool_.num_free();
   for (const auto& sequence : running_) pages -= sequence->pages.num_missing(sequence->num_tokens());
@@ -59,8 +60,8 @@ int64_t Scheduler::num_unclaimed_pages() const {
 void Scheduler::admit() {
   while (!waiting_.empty() && num_running() < options_.max_sequences) {
     const Sequence& next = *waiting_.front();
-    // One more page for every sequence that runs already: without it the newcomer would soon be preempted by their
-    // growth and its prompt computed twice.
+    // One more page for every sequence that runs already: without it the newcomer would soon be preempted by
+    // their growth and its prompt computed twice.
     const int64_t needed = next.pages.num_missing(next.num_tokens()) + num_running();
     if (num_unclaimed_pages() < needed) return;
     running_.push_back(std::move(waiting_.front()));
@@ -95,7 +96,8 @@ Result<std::span<const PlannedRows>> Scheduler::plan() {
     const int64_t num_rows = is_decoding ? 1 : std::min(sequence.num_pending(), prompt_rows);
     if (num_rows == 0) continue;
     const int64_t num_positions = sequence.num_computed + num_rows;
-    while (running_.size() > i && sequence.pages.num_missing(num_positions) > pool_.num_free()) preempt_youngest();
+    while (running_.size() > i && sequence.pages.num_missing(num_positions) > pool_.num_free())
+      preempt_youngest();
     if (running_.size() == i) break;  // it was the youngest itself
     TF_RETURN_IF_ERROR(sequence.pages.grow_to(num_positions));
     if (!is_decoding) prompt_rows -= num_rows;

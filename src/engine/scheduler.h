@@ -25,9 +25,10 @@ struct PlannedRows {
 
 /// Owns the sequences of an engine. Engine thread only.
 ///
-/// A pass has one row of every decoding sequence, then prompt chunks, oldest sequence first. Sequences are admitted in
-/// order of arrival while pages for all their tokens are free. When a running sequence needs a page and none is free,
-/// the youngest running one loses its pages and goes back to the head of the queue, so the oldest always gets on.
+/// A pass has one row of every decoding sequence, then prompt chunks, oldest sequence first. Sequences are
+/// admitted in order of arrival while pages for all their tokens are free. When a running sequence needs a
+/// page and none is free, the youngest running one loses its pages and goes back to the head of the queue, so
+/// the oldest always gets on.
 class Scheduler {
  public:
   struct Options {
@@ -48,8 +49,9 @@ class Scheduler {
   /// Takes out a sequence that is running or waiting, and frees its pages.
   std::unique_ptr<Sequence> remove(const Sequence& sequence);
 
-  /// The rows of the next pass, each with pages; empty only when there is no sequence. Valid until the next call of
-  /// plan() or until one of the sequences is removed. Fails only where the device fails to clear a page.
+  /// The rows of the next pass, each with pages; empty only when there is no sequence. Valid until the next
+  /// call of plan() or until one of the sequences is removed. Fails only where the device fails to clear a
+  /// page.
   Result<std::span<const PlannedRows>> plan();
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
@@ -69,8 +71,8 @@ class Scheduler {
   KvPagePool& pool_;
   std::vector<std::unique_ptr<Sequence>> running_;  ///< By arrival, oldest first.
   std::deque<std::unique_ptr<Sequence>> waiting_;   ///< By arrival; preempted ones are older than the rest.
-  std::vector<PlannedRows> planned_;       ///< Of this pass: decoding rows first.
-  std::vector<PlannedRows> prompt_chunks_; ///< Scratch of plan().
+  std::vector<PlannedRows> planned_;                ///< Of this pass: decoding rows first.
+  std::vector<PlannedRows> prompt_chunks_;          ///< Scratch of plan().
   int64_t num_preemptions_ = 0;
 };
 

@@ -22,21 +22,25 @@ Status check_tokens(const std::vector<int32_t>& prompt, int64_t vocab_size) {
 }
 
 Status check_stop(const std::vector<std::string>& stop, bool has_tokenizer) {
-  if (!stop.empty() && !has_tokenizer) return invalid_argument("stop strings need a tokenizer; this model has none");
+  if (!stop.empty() && !has_tokenizer)
+    return invalid_argument("stop strings need a tokenizer; this model has none");
   for (size_t i = 0; i < stop.size(); ++i) {
     if (stop[i].empty()) return invalid_argument("stop string {} is empty", i);
   }
   return {};
 }
 
-/// How long the sequence may become. The newest token's keys and values are not kept, so N tokens take N - 1 positions.
+/// How long the sequence may become. The newest token's keys and values are not kept, so N tokens take N - 1
+/// positions.
 Result<int64_t> longest_sequence(const Request& request, const SequenceLimits& limits) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (request.max_tokens < -1) return invalid_argument("max_tokens is {}, expected 0 or more", request.max_tokens);
+  if (request.max_tokens < -1)
+    return invalid_argument("max_tokens is {}, expected 0 or more", request.max_tokens);
   if (request.max_tokens == 0 && prompt_tokens <= limits.context_tokens) return prompt_tokens;
   if (prompt_tokens >= limits.context_tokens) {
-    return invalid_argument("the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens",
-                            prompt_tokens, limits.context_tokens);
+    return invalid_argument(
+        "the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens", prompt_tokens,
+        limits.context_tokens);
   }
   const int64_t room = limits.context_tokens - prompt_tokens;
   const bool is_open = request.max_tokens < 0;
@@ -52,7 +56,8 @@ Result<int64_t> longest_sequence(const Request& request, const SequenceLimits& l
 }  // namespace
 
 Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
-                                                const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool) {
+                                                const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                KvPagePool& pool) {
   TF_RETURN_IF_ERROR(check_tokens(request.prompt, limits.vocab_size));
   TF_RETURN_IF_ERROR(check_sampling(request.sampling));
   TF_RETURN_IF_ERROR(check_stop(request.stop, tokenizer != nullptr));

@@ -1,4 +1,5 @@
-// One request inside the engine: its tokens, how many of them are computed, its pages, its text and who is told.
+// One request inside the engine: its tokens, how many of them are computed, its pages, its text and who is
+// told.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +13,24 @@
 
 namespace tensorfold {
 
-/// A request on its way. Owned by the scheduler (or, before the engine's thread has seen it, by the queue of new
-/// requests); engine thread only from then on.
+/// A request on its way. Owned by the scheduler (or, before the engine's thread has seen it, by the queue of
+/// new requests); engine thread only from then on.
 ///
-/// State is transactional: positions [0, num_computed) are committed, a pass writes the rows after them, and only
-/// commit() makes them count. A pass that fails, or rows that are not accepted, leave the sequence as it was.
+/// State is transactional: positions [0, num_computed) are committed, a pass writes the rows after them, and
+/// only commit() makes them count. A pass that fails, or rows that are not accepted, leave the sequence as it
+/// was.
 struct Sequence {
   Sequence(KvPagePool& pool, TextStream text_stream) : pages(pool), text(std::move(text_stream)) {}
 
-  RequestId id = 0;                  ///< Given when the request is queued; later requests have larger ones.
-  std::vector<int32_t> tokens;       ///< The prompt, then what was generated.
+  RequestId id = 0;             ///< Given when the request is queued; later requests have larger ones.
+  std::vector<int32_t> tokens;  ///< The prompt, then what was generated.
   int64_t num_prompt_tokens = 0;
-  int64_t num_computed = 0;          ///< Positions whose keys and values are in `pages`; at most tokens.size() - 1
-                                     ///< between passes, as the last token's row yields the next one.
-  int64_t max_total_tokens = 0;      ///< The reply ends when `tokens` is this long.
+  int64_t num_computed = 0;  ///< Positions whose keys and values are in `pages`; at most tokens.size() - 1
+                             ///< between passes, as the last token's row yields the next one.
+  int64_t max_total_tokens = 0;  ///< The reply ends when `tokens` is this long.
   SamplingParams sampling;
   uint64_t seed = 0;
-  int num_logprobs = -1;             ///< As Request.
+  int num_logprobs = -1;  ///< As Request.
   bool ignore_eos = false;
   PageTable pages;
   TextStream text;
@@ -49,19 +51,22 @@ struct Sequence {
     num_computed = 0;
   }
 
-  Usage usage() const { return {.prompt_tokens = num_prompt_tokens, .completion_tokens = num_tokens() - num_prompt_tokens}; }
+  Usage usage() const {
+    return {.prompt_tokens = num_prompt_tokens, .completion_tokens = num_tokens() - num_prompt_tokens};
+  }
 };
 
 /// What bounds a request.
 struct SequenceLimits {
   int64_t vocab_size = 0;
-  int64_t context_tokens = 0;   ///< Longest sequence.
-  int64_t kv_tokens = 0;        ///< Positions that all KV pages together hold.
+  int64_t context_tokens = 0;  ///< Longest sequence.
+  int64_t kv_tokens = 0;       ///< Positions that all KV pages together hold.
 };
 
-/// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe as long as
-/// the sequence stays away from the engine's thread; takes no page.
+/// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe
+/// as long as the sequence stays away from the engine's thread; takes no page.
 Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
-                                                const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool);
+                                                const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                KvPagePool& pool);
 
 }  // namespace tensorfold

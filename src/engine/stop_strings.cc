@@ -31,8 +31,8 @@ void StopStrings::insert(std::string_view string) {
   nodes_[node].match_bytes = nodes_[node].depth;
 }
 
-// Breadth first: a node's suffix node is shallower, so it is complete when the node is reached. Missing edges become
-// those of the suffix node, which is all that push() needs.
+// Breadth first: a node's suffix node is shallower, so it is complete when the node is reached. Missing edges
+// become those of the suffix node, which is all that push() needs.
 void StopStrings::link_suffixes() {
   std::vector<int32_t> suffix(nodes_.size(), 0);
   std::vector<int32_t> order = {0};

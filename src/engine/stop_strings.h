@@ -11,16 +11,16 @@
 
 namespace tensorfold {
 
-/// A search for several strings at once. The text ends before the stop string whose last byte comes first; of several
-/// that end there, before the longest. What is visible therefore depends on the text alone, never on its pieces.
-/// Text is held back only while it could still begin a stop string. One thread.
+/// A search for several strings at once. The text ends before the stop string whose last byte comes first; of
+/// several that end there, before the longest. What is visible therefore depends on the text alone, never on
+/// its pieces. Text is held back only while it could still begin a stop string. One thread.
 class StopStrings {
  public:
   /// Each string has at least one byte. No strings: push() returns its argument.
   explicit StopStrings(std::span<const std::string> strings);
 
-  /// The text that became visible: what was held back, followed by `piece`, less what must be held back now. After a
-  /// match: what lies before the stop string, and nothing from then on.
+  /// The text that became visible: what was held back, followed by `piece`, less what must be held back now.
+  /// After a match: what lies before the stop string, and nothing from then on.
   std::string push(std::string_view piece);
 
   /// The text that was held back, now that no more comes. Empty after a match.

@@ -13,17 +13,19 @@
 
 namespace tensorfold {
 
-/// The visible text of one sequence as it grows. Special tokens have no text. Owned by the sequence. One thread.
+/// The visible text of one sequence as it grows. Special tokens have no text. Owned by the sequence. One
+/// thread.
 class TextStream {
  public:
   /// Without a tokenizer (null) no token has text. Shares the tokenizer.
   TextStream(std::shared_ptr<const Tokenizer> tokenizer, std::span<const std::string> stop);
 
-  /// The text that became visible with this token: none while a character or a possible stop string is incomplete.
+  /// The text that became visible with this token: none while a character or a possible stop string is
+  /// incomplete.
   std::string push(int32_t token);
 
-  /// The text that was held back, now that the reply ends: an incomplete character becomes U+FFFD, and a stop string
-  /// that this completes still cuts. Empty once stopped.
+  /// The text that was held back, now that the reply ends: an incomplete character becomes U+FFFD, and a stop
+  /// string that this completes still cuts. Empty once stopped.
   std::string finish();
 
   /// Whether a stop string was found; the visible text ended before it.

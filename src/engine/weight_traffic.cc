@@ -33,8 +33,8 @@ class CountingOps final : public Ops {
   }
   void experts(const ExpertsCall& call) override {
     const ExpertsWeight& w = call.weights;
-    const int64_t one =
-        packed_bytes(w.gate_proj[0].spec) + packed_bytes(w.up_proj[0].spec) + packed_bytes(w.down_proj[0].spec);
+    const int64_t one = packed_bytes(w.gate_proj[0].spec) + packed_bytes(w.up_proj[0].spec) +
+                        packed_bytes(w.down_proj[0].spec);
     bytes_ += one * call.expert_ids.dim(1);  // one row: the chosen experts are distinct
   }
 

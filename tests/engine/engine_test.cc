@@ -39,7 +39,8 @@ class EngineTest : public testing::Test {
     engine_ = std::move(engine).value();
   }
 
-  /// Keeps passes from running until release_passes(), so that what was submitted before is company for certain.
+  /// Keeps passes from running until release_passes(), so that what was submitted before is company for
+  /// certain.
   void hold_passes() {
     gate_ = std::make_unique<std::latch>(1);
     control_.before_pass = [this](const Pass&) {
@@ -208,7 +209,8 @@ TEST_F(EngineTest, RefusalsNameTheValueAndTheLimit) {
   options.kv_memory_bytes = 3 * kPageBytes;
   start(options);
   const auto refusal = [&](const Request& r) {
-    const Status status = engine_->submit(r, [](Event&&) { FAIL() << "a refused request got an event"; }).status();
+    const Status status =
+        engine_->submit(r, [](Event&&) { FAIL() << "a refused request got an event"; }).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
@@ -250,7 +252,8 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(refusal([](EngineOptions& o) { o.max_sequences = 0; }), "max_sequences is 0, expected 1 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.pass_tokens = 0; }), "pass_tokens is 0, expected 1 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.max_queued = -1; }), "max_queued is -1, expected 0 or more");
-  EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = -1; }), "kv_memory_bytes is -1, expected 0 or more");
+  EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = -1; }),
+            "kv_memory_bytes is -1, expected 0 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.context_tokens = kFakeMaxPositions + 1; }),
             "context_tokens is 131073, the model was made for 131072 (max_position_embeddings)");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = kPageBytes - 1; }),
@@ -355,7 +358,8 @@ TEST_F(EngineTest, ANaNLogitFailsItsRequestByNameAndNoOther) {
   const CollectedReply reply = bad.wait();
   EXPECT_EQ(reply.finish, FinishReason::kError);
   EXPECT_EQ(reply.status.code(), StatusCode::kInternal);
-  EXPECT_EQ(reply.status.message(), fmt::format("request {}: the model produced NaN logits at position 12", id));
+  EXPECT_EQ(reply.status.message(),
+            fmt::format("request {}: the model produced NaN logits at position 12", id));
   EXPECT_TRUE(reply.tokens.empty());
   EXPECT_EQ(good[0].wait().tokens, expected(request(30, 1, 20), 20));
   EXPECT_EQ(good[1].wait().tokens, expected(request(40, 3, 20), 20));

@@ -55,8 +55,8 @@ TEST_F(KvPagesTest, AReusedPageIsCleared) {
   std::memset(layer.value_page(page), 0xff, 512);
   pool->release(page);
   ASSERT_EQ(pool->allocate().value(), page);
-  EXPECT_TRUE(
-      std::all_of(layer.value_page(page), layer.value_page(page) + 512, [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(std::all_of(layer.value_page(page), layer.value_page(page) + 512,
+                          [](std::byte b) { return b == std::byte{0}; }));
 }
 
 TEST_F(KvPagesTest, ASharedPageIsFreeOnlyAfterItsLastHolder) {
@@ -118,8 +118,11 @@ TEST_F(KvPagesTest, TheLimitIsTheUsersOrHalfOfFreeMemoryButNeverMoreThanIsUseful
 }
 
 TEST_F(KvPagesTest, ALimitBelowOnePageIsRefusedWithBothSizes) {
-  const Result<int64_t> pages = choose_num_kv_pages(
-      {.page_bytes = 1000, .memory_bytes = 999, .free_bytes = 1 << 30, .context_tokens = 64, .max_sequences = 1});
+  const Result<int64_t> pages = choose_num_kv_pages({.page_bytes = 1000,
+                                                     .memory_bytes = 999,
+                                                     .free_bytes = 1 << 30,
+                                                     .context_tokens = 64,
+                                                     .max_sequences = 1});
   EXPECT_EQ(pages.status().code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(pages.status().message(), "KV memory of 999 bytes holds no page: one takes 1000 bytes");
 }

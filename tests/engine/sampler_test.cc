@@ -40,10 +40,12 @@ TEST(Sampler, RowCarriesEveryParameter) {
 }
 
 TEST(Sampler, ParametersOutOfRangeAreNamed) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
   const auto message = [](SamplingParams sampling) { return check_sampling(sampling).message(); };
   for (const float value : {-0.1f, nan, infinity}) {
-    EXPECT_NE(message({.temperature = value, .seed = {}}).find("temperature is "), std::string::npos) << value;
+    EXPECT_NE(message({.temperature = value, .seed = {}}).find("temperature is "), std::string::npos)
+        << value;
   }
   EXPECT_EQ(message({.top_k = -1, .seed = {}}), "top_k is -1, expected 0 (off) or more");
   for (const float value : {0.0f, 1.1f, nan}) {
@@ -63,7 +65,8 @@ long double expected_logprob(const std::vector<float>& logits, int32_t token) {
   return logits[static_cast<size_t>(token)] - max - std::log(sum);
 }
 
-/// The nearest float: log-probabilities are computed in double and rounded once, so at most a halfway case may differ.
+/// The nearest float: log-probabilities are computed in double and rounded once, so at most a halfway case
+/// may differ.
 void expect_rounded(float found, long double expected) {
   EXPECT_LE(std::abs(found - expected), 0.5001L * std::abs(std::nextafter(found, 0.0f) - found) + 1e-16L);
 }

@@ -19,7 +19,8 @@ Reply definition(const std::string& text, const std::vector<std::string>& stop) 
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
     for (const std::string& s : stop) {
-      if (end >= s.size() && text.compare(end - s.size(), s.size(), s) == 0) longest = std::max(longest, s.size());
+      if (end >= s.size() && text.compare(end - s.size(), s.size(), s) == 0)
+        longest = std::max(longest, s.size());
     }
     if (longest > 0) return {text.substr(0, end - longest), true};
   }

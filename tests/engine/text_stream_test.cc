@@ -43,13 +43,15 @@ class TextStreamTest : public testing::Test {
     }
   }
 
-  static inline const std::shared_ptr<const Tokenizer> tokenizer_ = Tokenizer::parse(toy_tokenizer_json()).value();
+  static inline const std::shared_ptr<const Tokenizer> tokenizer_ =
+      Tokenizer::parse(toy_tokenizer_json()).value();
 };
 
 TEST_F(TextStreamTest, EverySpellingOfATextGivesTheSameReply) {
   const std::string text = "on the other hand and in the \xe2\x82\xac zone";
   const std::vector<std::vector<std::string>> stops = {
-      {}, {"hand and"}, {"the o"}, {"and in", "n the \xe2\x82\xac"}, {"\xe2\x82\xac"}, {"zones", "xyz"}, {" "}, {"e"}};
+      {},    {"hand and"}, {"the o"}, {"and in", "n the \xe2\x82\xac"}, {"\xe2\x82\xac"}, {"zones", "xyz"},
+      {" "}, {"e"}};
   std::vector<std::vector<int32_t>> spellings;
   std::vector<int32_t> prefix;
   every_spelling(text, prefix, spellings);

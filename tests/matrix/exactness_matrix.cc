@@ -1,7 +1,8 @@
-// The exactness matrix (testing.md): every variation that must not change a byte, for every model, in one table.
+// The exactness matrix (testing.md): every variation that must not change a byte, for every model, in one
+// table.
 //
-//   exactness_matrix                      the fixtures of tests/golden/models and some toy checkpoints, as in CTest
-//   exactness_matrix --model FOLDER ...   checkpoints of any size, by hand
+//   exactness_matrix                      the fixtures of tests/golden/models and some toy checkpoints, as in
+//   CTest exactness_matrix --model FOLDER ...   checkpoints of any size, by hand
 //     --tokens N      longest reply (72)
 //     --slow          also what is slow on a large model (the reference ops)
 //     --only TEXT     variations whose name contains TEXT
@@ -19,6 +20,7 @@
 
 #include "base/log.h"
 #include "tests/matrix/variations.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/toy_model.h"
 
 namespace tensorfold {
@@ -96,22 +98,11 @@ std::vector<std::pair<std::string, ToyModel>> toy_models() {
   ToyModel qwen2{.model_type = "qwen2", .bits = 8, .group_size = 32, .seed = 2};
   ToyModel qwen3{.model_type = "qwen3", .num_layers = 3, .head_dim = 64, .seed = 3};
   ToyModel moe{.model_type = "qwen3_moe", .bits = 4, .seed = 4};
-  return {{"toy/llama_mlx4", llama}, {"toy/qwen2_mlx8", qwen2}, {"toy/qwen3_bf16", qwen3}, {"toy/qwen3_moe_mlx4", moe}};
+  return {{"toy/llama_mlx4", llama},
+          {"toy/qwen2_mlx8", qwen2},
+          {"toy/qwen3_bf16", qwen3},
+          {"toy/qwen3_moe_mlx4", moe}};
 }
-
-/// A folder that goes with its owner.
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "tensorfold-matrix-XXXXXX").string();
-    TF_CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make a temporary folder");
-    path = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 Result<std::vector<MatrixModel>> write_toy_models(const std::string& folder) {
   std::vector<MatrixModel> models;
@@ -122,6 +113,19 @@ Result<std::vector<MatrixModel>> write_toy_models(const std::string& folder) {
     models.push_back({name, path});
   }
   return models;
+}
+
+/// What the backend that was made is not of what was asked for; empty if it is all of it. A row counts only
+/// if it ran on what its name says.
+std::string backend_difference(const LoadOptions& wish, const BackendInfo& info) {
+  const std::string_view name = wish.use_reference_ops ? "reference" : "cpu";
+  if (info.name != name) return fmt::format("ran on backend {}", info.name);
+  if (!wish.use_reference_ops && info.num_threads != wish.num_threads) {
+    return fmt::format("ran on {} threads", info.num_threads);
+  }
+  if (wish.isa != CpuIsa::kBest && info.isa != cpu_isa_name(wish.isa))
+    return fmt::format("ran on {}", info.isa);
+  return {};
 }
 
 /// One column: loads the model as each variation asks (once for equal wishes) and compares with the baseline.
@@ -145,11 +149,16 @@ class Column {
   }
 
   Outcome run(const Variation& variation) {
-    if (!variation.not_run.empty() || (variation.is_slow && !arguments_.folders.empty() && !arguments_.slow)) {
+    if (!variation.not_run.empty() ||
+        (variation.is_slow && !arguments_.folders.empty() && !arguments_.slow)) {
       return Outcome::kNotRun;
     }
     const Result<std::shared_ptr<LoadedModel>> loaded = load(variation);
     if (!loaded.ok()) return note(Outcome::kFailed, variation, loaded.status().message());
+    if (const std::string other = backend_difference(variation.load, (*loaded)->ops->info());
+        !other.empty()) {
+      return note(Outcome::kFailed, variation, other);
+    }
     const auto found = run_variation(variation, *loaded, workload_);
     if (!found.ok()) return note(Outcome::kFailed, variation, found.status().message());
     for (size_t i = 0; i < expected_.size(); ++i) {
@@ -166,7 +175,8 @@ class Column {
  private:
   Result<std::shared_ptr<LoadedModel>> load(const Variation& variation) {
     const LoadOptions& wish = variation.load;
-    const std::string key = fmt::format("{} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops);
+    const std::string key =
+        fmt::format("{} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops);
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;
@@ -192,7 +202,8 @@ class Column {
 
 using Table = std::vector<std::vector<Outcome>>;  // [variations][models]
 
-void print_table(const std::vector<Variation>& variations, const std::vector<MatrixModel>& models, const Table& table) {
+void print_table(const std::vector<Variation>& variations, const std::vector<MatrixModel>& models,
+                 const Table& table) {
   for (size_t m = 0; m < models.size(); ++m) fmt::print("[{:2}] {}\n", m + 1, models[m].name);
   fmt::print("\n{:<42}", "must not change a byte");
   for (size_t m = 0; m < models.size(); ++m) fmt::print(" [{:2}]", m + 1);
@@ -206,7 +217,8 @@ void print_table(const std::vector<Variation>& variations, const std::vector<Mat
 
 std::vector<Variation> chosen_variations(const Arguments& arguments) {
   std::vector<Variation> variations = all_variations();
-  std::erase_if(variations, [&](const Variation& v) { return v.name.find(arguments.only) == std::string::npos; });
+  std::erase_if(variations,
+                [&](const Variation& v) { return v.name.find(arguments.only) == std::string::npos; });
   return variations;
 }
 
@@ -225,10 +237,11 @@ std::vector<std::string> run_column(const MatrixModel& model, const Arguments& a
 int run(const Arguments& arguments) {
   const TemporaryFolder temporary;
   std::vector<MatrixModel> models;
-  for (const std::string& folder : arguments.folders) models.push_back({fs::path(folder).filename().string(), folder});
+  for (const std::string& folder : arguments.folders)
+    models.push_back({fs::path(folder).filename().string(), folder});
   if (models.empty()) {
     models = find_fixtures(TENSORFOLD_SOURCE_DIR "/tests/golden/models");
-    const Result<std::vector<MatrixModel>> toys = write_toy_models(temporary.path);
+    const Result<std::vector<MatrixModel>> toys = write_toy_models(temporary.path());
     if (!toys.ok()) {
       fmt::print(stderr, "{}\n", toys.status().message());
       return 1;
@@ -239,7 +252,8 @@ int run(const Arguments& arguments) {
   Table table(variations.size(), std::vector<Outcome>(models.size()));
   std::vector<std::string> notes;
   for (size_t m = 0; m < models.size(); ++m) {
-    for (std::string& note : run_column(models[m], arguments, variations, table, m)) notes.push_back(std::move(note));
+    for (std::string& note : run_column(models[m], arguments, variations, table, m))
+      notes.push_back(std::move(note));
   }
   print_table(variations, models, table);
   for (const std::string& note : notes) fmt::print("{}\n", note);

@@ -12,8 +12,8 @@ namespace {
 
 bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
-std::optional<std::string> logits_difference(const std::vector<float>& expected, const std::vector<float>& found,
-                                             size_t token_idx) {
+std::optional<std::string> logits_difference(const std::vector<float>& expected,
+                                             const std::vector<float>& found, size_t token_idx) {
   if (expected.size() != found.size()) return fmt::format("token {} has {} logits", token_idx, found.size());
   const auto differs = [](float a, float b) { return !same_bits(a, b); };
   size_t num_different = 0, first = 0;
@@ -23,8 +23,8 @@ std::optional<std::string> logits_difference(const std::vector<float>& expected,
     first = v;
   }
   if (num_different == 0) return std::nullopt;
-  return fmt::format("token {}: {} of {} logits differ, first logit {}: {:a}, expected {:a}", token_idx, num_different,
-                     expected.size(), first, found[first], expected[first]);
+  return fmt::format("token {}: {} of {} logits differ, first logit {}: {:a}, expected {:a}", token_idx,
+                     num_different, expected.size(), first, found[first], expected[first]);
 }
 
 std::optional<std::string> logprobs_difference(const GeneratedToken& expected, const GeneratedToken& found) {
@@ -41,12 +41,14 @@ std::optional<std::string> logprobs_difference(const GeneratedToken& expected, c
 }  // namespace
 
 std::optional<std::string> first_difference(const Recording& expected, const Recording& found) {
-  if (found.error != expected.error) return fmt::format("error '{}', expected '{}'", found.error, expected.error);
+  if (found.error != expected.error)
+    return fmt::format("error '{}', expected '{}'", found.error, expected.error);
   const size_t num_both = std::min(expected.logits.size(), found.logits.size());
   for (size_t i = 0; i < num_both; ++i) {
     if (auto difference = logits_difference(expected.logits[i], found.logits[i], i)) return difference;
     if (expected.tokens[i] != found.tokens[i]) {
-      return fmt::format("token {} is {}, expected {}, from equal logits", i, found.tokens[i], expected.tokens[i]);
+      return fmt::format("token {} is {}, expected {}, from equal logits", i, found.tokens[i],
+                         expected.tokens[i]);
     }
     if (auto difference = logprobs_difference(expected.generated[i], found.generated[i])) return difference;
   }

@@ -24,14 +24,15 @@ struct Recording {
   std::vector<GeneratedToken> generated;   ///< Their log-probabilities, where the request asked.
 };
 
-/// The first thing in which `found` differs from `expected`, as a sentence; nothing if no byte does. Log-probabilities
-/// are compared where both have them.
+/// The first thing in which `found` differs from `expected`, as a sentence; nothing if no byte does.
+/// Log-probabilities are compared where both have them.
 std::optional<std::string> first_difference(const Recording& expected, const Recording& found);
 
 /// Keeps the logits of every request of an engine. Thread-safe; must outlive the engine.
 class LogitsRecorder final : public PassObserver {
  public:
-  /// While closed, the engine stops at the first token, so that what is submitted meanwhile is company for certain.
+  /// While closed, the engine stops at the first token, so that what is submitted meanwhile is company for
+  /// certain.
   void close();
   void open();
 

@@ -107,8 +107,8 @@ Result<Recordings> run_together(EngineRun& engine_run, const std::vector<Request
   return recordings;
 }
 
-/// Half of the others are there first, the rest join after two tokens, when some of the first are cancelled; their
-/// replies are of 1 to 29 tokens, so most leave before the request ends.
+/// Half of the others are there first, the rest join after two tokens, when some of the first are cancelled;
+/// their replies are of 1 to 29 tokens, so most leave before the request ends.
 Result<Recording> ask_in_crowd(EngineRun& engine_run, const Request& request, uint64_t crowd_seed) {
   const ModelSpec& spec = engine_run.engine().model().model->spec();
   std::vector<ReplyCollector> others(kNumOthers);
@@ -116,8 +116,8 @@ Result<Recording> ask_in_crowd(EngineRun& engine_run, const Request& request, ui
   const auto join = [&](uint64_t i) -> Status {
     Request other;
     const auto longest = static_cast<uint64_t>(std::min<int64_t>(spec.max_position_embeddings / 2, 90));
-    other.prompt =
-        make_prompt(static_cast<int64_t>(1 + (i * 37 + crowd_seed) % longest), spec.vocab_size, crowd_seed * 100 + i);
+    other.prompt = make_prompt(static_cast<int64_t>(1 + (i * 37 + crowd_seed) % longest), spec.vocab_size,
+                               crowd_seed * 100 + i);
     other.max_tokens = static_cast<int64_t>(1 + i * 11 % 29);
     other.sampling.temperature = i % 2 == 0 ? 1.0f : 0.0f;
     TF_ASSIGN_OR_RETURN(other_ids[i], engine_run.submit(std::move(other), others[i]));
@@ -143,25 +143,27 @@ Result<Recording> ask_twice(EngineRun& engine_run, const Request& request) {
   return engine_run.ask(request);
 }
 
-Result<Recordings> run_in_one_engine(EngineRun& engine_run, Company company, const std::vector<Request>& workload) {
+Result<Recordings> run_in_one_engine(EngineRun& engine_run, Company company,
+                                     const std::vector<Request>& workload) {
   if (company == Company::kOneEngine) return run_one_engine(engine_run, workload);
   if (company == Company::kTogether) return run_together(engine_run, workload);
   Recordings recordings;
   for (size_t i = 0; i < workload.size(); ++i) {
-    TF_ASSIGN_OR_RETURN(Recording recording, company == Company::kCrowd ? ask_in_crowd(engine_run, workload[i], i + 1)
-                                                                        : ask_twice(engine_run, workload[i]));
+    TF_ASSIGN_OR_RETURN(Recording recording, company == Company::kCrowd
+                                                 ? ask_in_crowd(engine_run, workload[i], i + 1)
+                                                 : ask_twice(engine_run, workload[i]));
     recordings.push_back(std::move(recording));
   }
   return recordings;
 }
 
-/// KV memory that just holds the longest sequence of the workload, but at least three pages: of two, the second request
-/// would wait instead of being preempted.
+/// KV memory that just holds the longest sequence of the workload, but at least three pages: of two, the
+/// second request would wait instead of being preempted.
 int64_t smallest_kv_bytes(const LoadedModel& model, const std::vector<Request>& workload) {
   int64_t num_pages = 3;
   for (const Request& request : workload) {
-    const int64_t total =
-        std::min(std::ssize(request.prompt) + request.max_tokens, model.model->spec().max_position_embeddings);
+    const int64_t total = std::min(std::ssize(request.prompt) + request.max_tokens,
+                                   model.model->spec().max_position_embeddings);
     num_pages = std::max(num_pages, pages_for_tokens(total - 1));
   }
   return num_pages * kv_page_set_bytes(*model.ops, model.model->spec().kv_layers);
@@ -184,13 +186,16 @@ std::vector<Variation> all_variations() {
     rows.back().company = company;
     return rows.back();
   };
-  add("threads 2").load.num_threads = 2;
-  add("threads 8").load.num_threads = 8;
+  // Together, because a pass of many threads costs much on a busy machine and one of several sequences costs
+  // no more.
+  add("threads 2, together", Company::kTogether).load.num_threads = 2;
+  add("threads 8, together", Company::kTogether).load.num_threads = 8;
   const std::vector<CpuIsa> supported = supported_cpu_isas();
   for (const CpuIsa isa : {CpuIsa::kAvx512Bf16, CpuIsa::kAvx512, CpuIsa::kAvx2, CpuIsa::kNeon}) {
     Variation& v = add("isa " + std::string(cpu_isa_name(isa)));
     v.load.isa = isa;
-    if (std::find(supported.begin(), supported.end(), isa) == supported.end()) v.not_run = "this CPU lacks it";
+    if (std::find(supported.begin(), supported.end(), isa) == supported.end())
+      v.not_run = "this CPU lacks it";
   }
   Variation& reference = add("reference ops");
   reference.load.use_reference_ops = true;
@@ -201,9 +206,7 @@ std::vector<Variation> all_variations() {
   add("one engine, in turn", Company::kOneEngine);
   add("together, reversed", Company::kTogether);
   add("among 15 others", Company::kCrowd);
-  Variation& mixed = add("among 15 others, chunks of 7, threads 2", Company::kCrowd);
-  mixed.engine.pass_tokens = 7;
-  mixed.load.num_threads = 2;
+  add("among 15 others, chunks of 7", Company::kCrowd).engine.pass_tokens = 7;
   add("preempted", Company::kTogether).must_preempt = true;
   add("cancelled and asked again", Company::kCancelled);
   add("restarted").is_restarted = true;
@@ -214,8 +217,8 @@ std::vector<Variation> all_variations() {
 std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens) {
   const int64_t room = std::max<int64_t>(spec.max_position_embeddings - max_tokens - 1, 1);
   std::vector<Request> workload(4);
-  // 62 and 61 tokens start side by side in one page each and grow into a third: where KV memory is small, one of the
-  // two is preempted. 150 tokens fill spans of 128 keys and chunks unevenly.
+  // 62 and 61 tokens start side by side in one page each and grow into a third: where KV memory is small, one
+  // of the two is preempted. 150 tokens fill spans of 128 keys and chunks unevenly.
   const int64_t prompt_tokens[] = {150, 1, 62, 61};
   for (size_t i = 0; i < workload.size(); ++i) {
     workload[i].prompt = make_prompt(std::min(prompt_tokens[i], room), spec.vocab_size, i + 1);
@@ -231,7 +234,8 @@ std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens) {
   return workload;
 }
 
-Result<std::vector<Recording>> run_variation(const Variation& variation, const std::shared_ptr<LoadedModel>& model,
+Result<std::vector<Recording>> run_variation(const Variation& variation,
+                                             const std::shared_ptr<LoadedModel>& model,
                                              const std::vector<Request>& workload) {
   if (variation.company == Company::kAlone) return run_alone(model, variation, workload);
   Variation changed = variation;

@@ -26,8 +26,9 @@ struct Variation {
   Company company = Company::kAlone;
   EngineOptions engine = {};
   LoadOptions load = {};
-  bool is_restarted = false;     ///< The model is loaded anew.
-  bool must_preempt = false;     ///< KV memory is as small as it can be; a run without a preemption proves nothing.
+  bool is_restarted = false;  ///< The model is loaded anew.
+  bool must_preempt =
+      false;  ///< KV memory is as small as it can be; a run without a preemption proves nothing.
   bool toggle_logprobs = false;  ///< Requests that ask for log-probabilities do not, and the other way round.
   bool is_slow = false;          ///< Left out of runs on large models unless asked for.
   std::string not_run;           ///< Why this machine cannot run it; empty: it can.
@@ -39,13 +40,14 @@ Variation baseline();
 /// Every other row of the table, in order. Sets of instructions that this CPU lacks are there, with not_run.
 std::vector<Variation> all_variations();
 
-/// The requests that every variation asks: greedy and sampled, of one token and of several pages, with and without
-/// log-probabilities, seeds and end-of-sequence tokens; replies of up to max_tokens tokens.
+/// The requests that every variation asks: greedy and sampled, of one token and of several pages, with and
+/// without log-probabilities, seeds and end-of-sequence tokens; replies of up to max_tokens tokens.
 std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens);
 
-/// Asks the workload of the model and records each reply, in the order of the workload. Errors: the engine did not
-/// start or refused a request, or nothing was preempted where it had to be.
-Result<std::vector<Recording>> run_variation(const Variation& variation, const std::shared_ptr<LoadedModel>& model,
+/// Asks the workload of the model and records each reply, in the order of the workload. Errors: the engine
+/// did not start or refused a request, or nothing was preempted where it had to be.
+Result<std::vector<Recording>> run_variation(const Variation& variation,
+                                             const std::shared_ptr<LoadedModel>& model,
                                              const std::vector<Request>& workload);
 
 }  // namespace tensorfold

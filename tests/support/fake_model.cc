@@ -49,7 +49,8 @@ namespace {
 constexpr uint64_t kStart = 0x243f6a8885a308d3ull;
 
 uint64_t next_state(uint64_t state, int32_t token) {
-  return mix64(state + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(token + 1)) | 1;  // never the zero of a fresh page
+  return mix64(state + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(token + 1)) |
+         1;  // never the zero of a fresh page
 }
 
 /// Different words in each layer's keys and values, so that mixed-up layers show.
@@ -64,7 +65,8 @@ void write_logits(uint64_t state, int32_t token, float* logits) {
   // Replies must not run into the tokens that fail.
   logits[kFakeNanToken] = logits[kFakeInfiniteToken] = -100.0f;
   if (token == kFakeNanToken) logits[3] = std::numeric_limits<float>::quiet_NaN();
-  if (token == kFakeInfiniteToken) std::fill_n(logits, kFakeVocabSize, -std::numeric_limits<float>::infinity());
+  if (token == kFakeInfiniteToken)
+    std::fill_n(logits, kFakeVocabSize, -std::numeric_limits<float>::infinity());
 }
 
 int32_t draw(const float* logits, const SampleRow& row) {
@@ -72,7 +74,8 @@ int32_t draw(const float* logits, const SampleRow& row) {
   float best_score = -std::numeric_limits<float>::infinity();
   for (int32_t v = 0; v < kFakeVocabSize; ++v) {
     if (std::isnan(logits[v])) return -1;
-    const uint64_t noise = mix64(row.seed ^ mix64(static_cast<uint64_t>(row.pos) * 64 + static_cast<uint64_t>(v)));
+    const uint64_t noise =
+        mix64(row.seed ^ mix64(static_cast<uint64_t>(row.pos) * 64 + static_cast<uint64_t>(v)));
     const float score = logits[v] + row.temperature * static_cast<float>(noise >> 56) / 32.0f;
     if (score > best_score) {
       best_score = score;
@@ -96,7 +99,8 @@ class FakeOps final : public Ops {
     return control_.end_pass ? control_.end_pass(pass_idx) : Status();
   }
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override {
-    for (size_t i = 0; i < rows.size(); ++i) tokens[i] = draw(logits.row<float>(static_cast<int64_t>(i)), rows[i]);
+    for (size_t i = 0; i < rows.size(); ++i)
+      tokens[i] = draw(logits.row<float>(static_cast<int64_t>(i)), rows[i]);
   }
 
   Status check_linear(const LinearSpec&) const override { return {}; }
@@ -105,7 +109,9 @@ class FakeOps final : public Ops {
   void embed(View, const LinearWeight&, std::span<const int32_t>) override { unused(); }
   void rms_norm(View, View, View, const RmsNormOptions&) override { unused(); }
   void linear(View, std::span<const LinearCall>) override { unused(); }
-  void rope_table(View, View, std::span<const int32_t>, std::span<const double>, double) override { unused(); }
+  void rope_table(View, View, std::span<const int32_t>, std::span<const double>, double) override {
+    unused();
+  }
   void qk_norm_rope(const QkNormRopeCall&) override { unused(); }
   void append_kv(const KvPages&, View, View, const RowBatch&) override { unused(); }
   void attention(const AttentionCall&) override { unused(); }
@@ -133,7 +139,8 @@ class FakeModel final : public Model {
   const ModelSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(int64_t num_rows) const override { return num_rows * 64; }
 
-  void forward(const Pass& pass, Ops&, Weights&, const State& state, Arena& scratch, View logits) const override {
+  void forward(const Pass& pass, Ops&, Weights&, const State& state, Arena& scratch,
+               View logits) const override {
     if (control_.before_pass) control_.before_pass(pass);
     const int64_t num_rows = pass.rows.num_rows();
     control_.max_rows = std::max<int64_t>(control_.max_rows, num_rows);

@@ -1,6 +1,7 @@
-// A model without arithmetic for tests of the engine: the state after a position is a hash of all tokens up to it, kept
-// in the KV pages, and the logits are a hash of the state. A row that sees a wrong page, position or token therefore
-// draws different tokens; a page that was not cleared is counted as a fault. What it should reply is fake_reply().
+// A model without arithmetic for tests of the engine: the state after a position is a hash of all tokens up
+// to it, kept in the KV pages, and the logits are a hash of the state. A row that sees a wrong page, position
+// or token therefore draws different tokens; a page that was not cleared is counted as a fault. What it
+// should reply is fake_reply().
 #pragma once
 
 #include <atomic>
@@ -43,7 +44,7 @@ struct FakeModelControl {
   FaultyDevice device;
   std::function<void(const Pass&)> before_pass;      ///< May be empty; may block.
   std::function<Status(int64_t pass_idx)> end_pass;  ///< May be empty; counted from 0.
-  std::atomic<int64_t> num_faults{0};                ///< Pages that were not zero, or state that was not there.
+  std::atomic<int64_t> num_faults{0};  ///< Pages that were not zero, or state that was not there.
   std::atomic<int64_t> num_passes{0};
   std::atomic<int64_t> max_rows{0};  ///< Of any pass.
 };
@@ -54,8 +55,8 @@ inline constexpr int32_t kFakeNanToken = 48;
 inline constexpr int32_t kFakeInfiniteToken = 49;
 inline constexpr int64_t kFakeMaxPositions = 131072;
 
-/// A loaded model without files: two attention layers, no tokenizer, ops that only hold memory and sample. `control`
-/// must outlive it.
+/// A loaded model without files: two attention layers, no tokenizer, ops that only hold memory and sample.
+/// `control` must outlive it.
 std::shared_ptr<LoadedModel> make_fake_model(FakeModelControl& control);
 
 /// Logits [kFakeVocabSize] of the row of the last of `tokens`, computed from the tokens alone.
@@ -67,7 +68,8 @@ std::vector<int32_t> fake_reply(std::vector<int32_t> prompt, int64_t num_tokens,
 /// A prompt of tokens below kFakeNanToken, different for each seed.
 std::vector<int32_t> fake_prompt(int64_t num_tokens, uint64_t seed);
 
-/// Ops whose every kernel is a bug to call; a base for tests that need some of them. Pages are 64 words per layer.
+/// Ops whose every kernel is a bug to call; a base for tests that need some of them. Pages are 64 words per
+/// layer.
 std::unique_ptr<Ops> make_fake_ops(FakeModelControl& control);
 
 }  // namespace tensorfold

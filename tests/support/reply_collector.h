@@ -1,4 +1,5 @@
-// Collects what an engine sends to one request, so that a test can wait for its end or for a number of tokens.
+// Collects what an engine sends to one request, so that a test can wait for its end or for a number of
+// tokens.
 #pragma once
 
 #include <condition_variable>
@@ -54,7 +55,8 @@ class ReplyCollector {
   /// Blocks until num_tokens tokens came, or the end.
   void wait_for_tokens(size_t num_tokens) {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait(lock, [&] { return state_->reply.tokens.size() >= num_tokens || state_->reply.finish; });
+    state_->changed.wait(lock,
+                         [&] { return state_->reply.tokens.size() >= num_tokens || state_->reply.finish; });
   }
 
   CollectedReply peek() const {

@@ -22,7 +22,8 @@ struct ToyTensor {
   std::vector<std::byte> bytes;
 };
 
-/// Collects the tensors of one checkpoint; every value is a hash of the seed, the tensor's number and the element.
+/// Collects the tensors of one checkpoint; every value is a hash of the seed, the tensor's number and the
+/// element.
 class ToyWriter {
  public:
   explicit ToyWriter(const ToyModel& toy) : toy_(toy) {}
@@ -30,8 +31,10 @@ class ToyWriter {
   /// A norm weight around 1, or a bias around 0.
   void vector(const std::string& name, int64_t size, float center) { add_floats(name, {size}, center, 0.2f); }
 
-  /// A matrix whose product with a normalized input has unit size, times `gain`. `num_stacked` > 0 adds a leading axis.
-  void matrix(const std::string& module, int64_t out, int64_t in, float gain = 1.0f, int64_t num_stacked = 0) {
+  /// A matrix whose product with a normalized input has unit size, times `gain`. `num_stacked` > 0 adds a
+  /// leading axis.
+  void matrix(const std::string& module, int64_t out, int64_t in, float gain = 1.0f,
+              int64_t num_stacked = 0) {
     const float deviation = gain / std::sqrt(static_cast<float>(in));
     std::vector<int64_t> shape = {out, in};
     if (num_stacked > 0) shape.insert(shape.begin(), num_stacked);
@@ -44,9 +47,10 @@ class ToyWriter {
  private:
   /// Uniform in [-1, 1) with a deviation of 1/sqrt(3).
   float uniform(int64_t i) const {
-    const uint64_t word =
-        mix64(toy_.seed * 0x9e3779b97f4a7c15ull + tensors_.size() * 0x100000001ull) + static_cast<uint64_t>(i);
-    return static_cast<float>(static_cast<int64_t>(mix64(word) >> 40) - (1 << 23)) / static_cast<float>(1 << 23);
+    const uint64_t word = mix64(toy_.seed * 0x9e3779b97f4a7c15ull + tensors_.size() * 0x100000001ull) +
+                          static_cast<uint64_t>(i);
+    return static_cast<float>(static_cast<int64_t>(mix64(word) >> 40) - (1 << 23)) /
+           static_cast<float>(1 << 23);
   }
 
   static int64_t num_elements(const std::vector<int64_t>& shape) {
@@ -56,7 +60,8 @@ class ToyWriter {
   }
 
   void add(std::string name, DType dtype, std::vector<int64_t> shape, std::vector<std::byte> bytes) {
-    tensors_.push_back({{.name = std::move(name), .dtype = dtype, .shape = std::move(shape)}, std::move(bytes)});
+    tensors_.push_back(
+        {{.name = std::move(name), .dtype = dtype, .shape = std::move(shape)}, std::move(bytes)});
   }
 
   void add_floats(const std::string& name, const std::vector<int64_t>& shape, float center, float deviation) {
@@ -128,7 +133,8 @@ void add_mlp(const ToyModel& toy, const std::string& mlp, ToyWriter& writer) {
 
 std::vector<ToyTensor> make_tensors(const ToyModel& toy) {
   ToyWriter writer(toy);
-  // Unit-sized embeddings and a strong head: logits spread over some units, so that sampling has something to cut.
+  // Unit-sized embeddings and a strong head: logits spread over some units, so that sampling has something to
+  // cut.
   writer.matrix("model.embed_tokens", toy.vocab_size, toy.hidden_size, 3.0f);
   for (int64_t i = 0; i < toy.num_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
@@ -173,8 +179,8 @@ Json make_config(const ToyModel& toy) {
   return config;
 }
 
-/// The character that stands for a byte in byte-level vocabularies: itself where it is printable, else one from U+0100
-/// on (specs/tokenizers.md, "ByteLevel").
+/// The character that stands for a byte in byte-level vocabularies: itself where it is printable, else one
+/// from U+0100 on (specs/tokenizers.md, "ByteLevel").
 std::string byte_character(int byte) {
   const auto is_plain = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
   int code = byte;
@@ -243,8 +249,8 @@ Status write_toy_model(const ToyModel& toy, const std::string& folder) {
   const std::vector<ToyTensor> tensors = make_tensors(toy);
   std::vector<TensorDeclaration> declarations;
   for (const ToyTensor& tensor : tensors) declarations.push_back(tensor.declaration);
-  TF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                      SafetensorsWriter::create(folder + "/model.safetensors", declarations, {{"format", "mlx"}}));
+  TF_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(folder + "/model.safetensors",
+                                                                          declarations, {{"format", "mlx"}}));
   for (const ToyTensor& tensor : tensors) {
     TF_RETURN_IF_ERROR(writer.append(tensor.declaration.name, tensor.bytes));
   }

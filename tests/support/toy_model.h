@@ -1,5 +1,5 @@
-// Tiny random checkpoints with a tokenizer, written to a folder as a maker would publish them: for tests that need
-// whole models of a given shape and format and no reference implementation.
+// Tiny random checkpoints with a tokenizer, written to a folder as a maker would publish them: for tests that
+// need whole models of a given shape and format and no reference implementation.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ inline constexpr int32_t kToyEndToken = 263;
 /// tokenizer.json of the toy tokenizer: a byte-level BPE.
 std::string toy_tokenizer_json();
 
-/// Writes config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors into an
-/// existing folder. The same bytes for the same description on every machine.
+/// Writes config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors
+/// into an existing folder. The same bytes for the same description on every machine.
 Status write_toy_model(const ToyModel& toy, const std::string& folder);
 
 }  // namespace tensorfold
