@@ -311,32 +311,39 @@ TEST(LinearReferenceTest, ComputesTheProductOfTheCheckpointsMatrix) {
   }
 }
 
-// The order of arithmetic.md, written out for a case small enough to read: 3 groups of 32, so segments of 64
-// columns, of which the second is half as long and six are empty.
-TEST(LinearReferenceTest, FollowsTheOrderOfTheContract) {
-  const ScopedFlushDenormals flush;
-  const std::unique_ptr<Ops> ops = make_reference_ops();
-  const LinearSpec spec = affine_spec(1, 96, 4, 32, DType::kF16);
-  const RandomLinear matrix(spec, 12, *ops);
-  const Case c(matrix, DType::kBF16, 1, true);
-  const LinearWeight weight = matrix.weight(true);
-  const reference::PackedMatrix packed(spec, weight.data);
-  const bf16* x = c.x.view().row<bf16>(0);
+/// The order of arithmetic.md, written out for 3 groups of 32: segments of 64 columns, of which the second is
+/// half as long and six are empty.
+float sum_of_three_groups(const reference::PackedMatrix& packed, int64_t output, const bf16* x) {
   float segment[8] = {};
   for (int64_t group = 0; group < 3; ++group) {
     float d = 0, xs = 0;
     for (int64_t k = group * 32; k < group * 32 + 32; k += 2) {
-      d = std::fma(to_float(x[k + 1]), static_cast<float>(packed.integer(0, k + 1)), d);
-      d = std::fma(to_float(x[k]), static_cast<float>(packed.integer(0, k)), d);
-      xs = (xs + to_float(x[k + 1])) + to_float(x[k]);
+      d = std::fma(to_float(x[k + 1]), static_cast<float>(packed.integer(output, k + 1)), d);
+      d = std::fma(to_float(x[k]), static_cast<float>(packed.integer(output, k)), d);
+      xs = std::fma(to_float(x[k]), 1.0f, std::fma(to_float(x[k + 1]), 1.0f, xs));
     }
     float& acc = segment[group / 2];
-    acc = std::fma(packed.scale(0, group), d, std::fma(packed.bias(0, group), xs, acc));
+    acc = std::fma(packed.scale(output, group), d, std::fma(packed.bias(output, group), xs, acc));
   }
-  const float sum = ((segment[0] + segment[1]) + (segment[2] + segment[3])) +
-                    ((segment[4] + segment[5]) + (segment[6] + segment[7]));
-  EXPECT_EQ(std::bit_cast<uint32_t>(c.expected.view().row<float>(0)[0]),
-            std::bit_cast<uint32_t>(sum + weight.bias[0]));
+  return ((segment[0] + segment[1]) + (segment[2] + segment[3])) +
+         ((segment[4] + segment[5]) + (segment[6] + segment[7]));
+}
+
+TEST(LinearReferenceTest, FollowsTheOrderOfTheContract) {
+  const ScopedFlushDenormals flush;
+  const std::unique_ptr<Ops> ops = make_reference_ops();
+  const RandomLinear matrix(affine_spec(50, 96, 4, 32, DType::kF16), 12, *ops);
+  const Case c(matrix, DType::kBF16, 3, true);
+  const LinearWeight weight = matrix.weight(true);
+  const reference::PackedMatrix packed(matrix.spec(), weight.data);
+  const GuardedMatrix expected(DType::kF32, 3, 50);
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t o = 0; o < 50; ++o) {
+      expected.view().row<float>(t)[o] =
+          sum_of_three_groups(packed, o, c.x.view().row<bf16>(t)) + weight.bias[o];
+    }
+  }
+  EXPECT_TRUE(same_bits(c.expected.view(), expected.view()));
 }
 
 }  // namespace

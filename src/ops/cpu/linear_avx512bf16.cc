@@ -54,8 +54,9 @@ class Rows {
   /// The columns of step `step` of row kRow, in every lane.
   template <int kRow>
   TF_INLINE __m512i pair(int step) const {
-    const std::byte* row = quads_[kRow / 4] + kRow % 4 * stride_;
-    return _mm512_set1_epi32(reinterpret_cast<const int32_t*>(row)[step]);
+    int32_t pair;  // rows may start at any even address
+    __builtin_memcpy(&pair, quads_[kRow / 4] + kRow % 4 * stride_ + 4 * step, sizeof pair);
+    return _mm512_set1_epi32(pair);
   }
 
  private:

@@ -73,6 +73,31 @@ TF_INLINE inline V rest(const std::byte* unit, int c) {
   return to_floats(value);
 }
 
+/// Decodes registers [first, first + count) of a unit's outputs to weights [32 columns][32], from the row's
+/// start on.
+using DecodeUnit = void (*)(float* weights, const std::byte* unit, int first, int count);
+
+template <int kBits>
+void decode_unit(float* weights, const std::byte* unit, int first, int count) {
+  constexpr int kFields = whole_steps_per_vector(kBits);
+  const auto store = [&](int column, int c, V values)
+                         TF_INLINE { hn::Store(values, D(), weights + column * kPanelOutputs + c * kLanes); };
+  for (int c = 0; c < count; ++c) {
+    for (int v = 0; v < kBits; ++v) {
+      const auto words = load_words(unit, v, first + c);
+      unroll<kFields>([&](auto f) TF_INLINE {
+        store(2 * (v * kFields + f), c, field<kBits, f, 0>(words));
+        store(2 * (v * kFields + f) + 1, c, field<kBits, f, 1>(words));
+      });
+    }
+    unroll<kUnitSteps - whole_steps(kBits)>([&](auto i) TF_INLINE {
+      constexpr int kStep = whole_steps(kBits) + i;
+      store(2 * kStep, c, rest<kBits, kStep, 0>(unit, first + c));
+      store(2 * kStep + 1, c, rest<kBits, kStep, 1>(unit, first + c));
+    });
+  }
+}
+
 TF_INLINE inline V widen_bf16(hn::Vec<DU> halves) { return hn::BitCast(D(), hn::ShiftLeft<16>(halves)); }
 
 /// Scales or biases of the outputs of register `c`. The branch is the same for a whole matrix.

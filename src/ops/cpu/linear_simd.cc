@@ -3,10 +3,10 @@
 // is exact).
 //
 // An integer is cut out of its word by shift and mask and converted: with the multiply-add that is four
-// instructions for a register of weights, so AVX2 is bound by computing, not by memory.
-#include <type_traits>
-#include <utility>
-
+// instructions for a register of weights, so AVX2 is bound by computing, not by memory. The common widths
+// have a kernel for every number of rows that decodes in registers. The others have one for a single row;
+// several rows share a kernel that takes weights from a buffer, which costs them a fifth of their speed and
+// the compiler a sixth of its time.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -36,13 +36,10 @@ struct Sums {
   }
 };
 
-/// Asks for the 128 bytes that are read kPrefetchBytes later, unless they lie beyond `end`. (Pairs of f32
-/// columns are 256 bytes; the hardware, having seen half of them, fetches the rest.)
-TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
-  const std::byte* ahead = p + kPrefetchBytes;
-  ahead = ahead < end ? ahead : p;
-  hwy::Prefetch(ahead);
-  hwy::Prefetch(ahead + 64);
+/// Asks for the `bytes` bytes that are read kPrefetchBytes after p, unless they lie beyond `end`.
+TF_INLINE inline void prefetch_ahead(const std::byte* p, int64_t bytes, const std::byte* end) {
+  if (end - p < kPrefetchBytes + bytes) return;
+  for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + kPrefetchBytes + i);
 }
 
 /// x of kRows rows, moving along the columns.
@@ -101,36 +98,55 @@ class Segments {
   int count_ = 0;
 };
 
-/// d += x.q over a unit, of which `first` is the first register of outputs. A loop over vectors, not
-/// unrolled: with a kernel per width and number of rows there would be megabytes of code.
-template <int kBits, int kRows, int kVectors>
-TF_INLINE inline void add_unit(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first,
-                               const std::byte* prefetch_end) {
-  constexpr int kFields = whole_steps_per_vector(kBits);
+/// A unit's weights decoded in registers. A loop over vectors, not unrolled: with a kernel per width and
+/// number of rows there would be megabytes of code.
+template <int kBits>
+struct UnitInRegisters {
+  static constexpr int64_t bytes = kPanelOutputs * kUnitColumns * kBits / 8;
+
+  /// d += x.q over the unit, of which `first` is the first register of outputs.
+  template <int kRows, int kVectors>
+  TF_INLINE void add(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) const {
+    constexpr int kFields = whole_steps_per_vector(kBits);
 #pragma GCC unroll 1
-  for (int v = 0; v < kBits; ++v) {
-    prefetch_ahead(unit + v * kPanelOutputs * 4, prefetch_end);
-    hn::Vec<DU> words[kVectors];
-    unroll<kVectors>([&](auto c) TF_INLINE { words[c] = load_words(unit, v, first + c); });
-    unroll<kFields>([&](auto f) TF_INLINE {
-      add_column(d, rows, 2 * f + 1, [&](int c) TF_INLINE { return field<kBits, f, 1>(words[c]); });
-      add_column(d, rows, 2 * f, [&](int c) TF_INLINE { return field<kBits, f, 0>(words[c]); });
+    for (int v = 0; v < kBits; ++v) {
+      hn::Vec<DU> words[kVectors];
+      unroll<kVectors>([&](auto c) TF_INLINE { words[c] = load_words(unit, v, first + c); });
+      unroll<kFields>([&](auto f) TF_INLINE {
+        add_column(d, rows, 2 * f + 1, [&](int c) TF_INLINE { return field<kBits, f, 1>(words[c]); });
+        add_column(d, rows, 2 * f, [&](int c) TF_INLINE { return field<kBits, f, 0>(words[c]); });
+      });
+      rows.advance(2 * kFields);
+    }
+    unroll<kUnitSteps - whole_steps(kBits)>([&](auto i) TF_INLINE {
+      constexpr int kStep = whole_steps(kBits) + i;
+      add_column(d, rows, 2 * i + 1, [&](int c) TF_INLINE { return rest<kBits, kStep, 1>(unit, first + c); });
+      add_column(d, rows, 2 * i, [&](int c) TF_INLINE { return rest<kBits, kStep, 0>(unit, first + c); });
     });
-    rows.advance(2 * kFields);
+    rows.advance(2 * (kUnitSteps - whole_steps(kBits)));
   }
-  constexpr int kRest = kUnitSteps - whole_steps(kBits);
-  unroll<kRest>([&](auto i) TF_INLINE {
-    constexpr int kStep = whole_steps(kBits) + i;
-    add_column(d, rows, 2 * i + 1, [&](int c) TF_INLINE { return rest<kBits, kStep, 1>(unit, first + c); });
-    add_column(d, rows, 2 * i, [&](int c) TF_INLINE { return rest<kBits, kStep, 0>(unit, first + c); });
-  });
-  rows.advance(2 * kRest);
-}
+};
+
+/// A unit's weights decoded into a buffer by a function that is known at run time.
+struct UnitInBuffer {
+  DecodeUnit decode = nullptr;
+  int64_t bytes = 0;
+
+  template <int kRows, int kVectors>
+  TF_INLINE void add(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) const {
+    HWY_ALIGN float weights[kUnitColumns * kPanelOutputs];
+    decode(weights, unit, first, kVectors);
+    for (const float* w = weights; w < weights + kUnitColumns * kPanelOutputs; w += 2 * kPanelOutputs) {
+      add_column(d, rows, 1, [&](int c) TF_INLINE { return hn::Load(D(), w + kPanelOutputs + c * kLanes); });
+      add_column(d, rows, 0, [&](int c) TF_INLINE { return hn::Load(D(), w + c * kLanes); });
+      rows.advance(2);
+    }
+  }
+};
 
 /// kVectors registers of a panel's outputs, from register `first` on.
-template <int kBits, int kRows, int kVectors>
-void affine_part(const PanelArgs& args, int first) {
-  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
+template <int kRows, int kVectors, class Unit>
+void affine_part(const PanelArgs& args, const Unit& unit, int first) {
   const DType dtype = args.shape.scale_dtype;
   const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
   const std::byte* p = args.panel;
@@ -148,8 +164,9 @@ void affine_part(const PanelArgs& args, int first) {
       d.clear();
       for (const int64_t group_end = column + args.shape.group_columns; column < group_end;
            column += kUnitColumns) {
-        add_unit<kBits>(d, rows, p, first, args.prefetch_end);
-        p += kUnitBytes;
+        prefetch_ahead(p, unit.bytes, args.prefetch_end);
+        unit.add(d, rows, p, first);
+        p += unit.bytes;
       }
       unroll<kVectors>([&](auto c) TF_INLINE {
         const V scale = load_scales(dtype, scales, first + c);
@@ -178,7 +195,7 @@ void float_part(const PanelArgs& args, int first) {
     Sums<kRows, kVectors> acc;
     acc.clear();
     for (; column < end; column += 2, p += kPairBytes) {
-      prefetch_ahead(p, args.prefetch_end);
+      prefetch_ahead(p, kPairBytes, args.prefetch_end);
       add_column(acc, rows, 1, [&](int c) TF_INLINE { return elements<kDType, 1>(p, first + c); });
       add_column(acc, rows, 0, [&](int c) TF_INLINE { return elements<kDType, 0>(p, first + c); });
       rows.advance(2);
@@ -190,9 +207,7 @@ void float_part(const PanelArgs& args, int first) {
 
 /// Rows of one call. AVX-512: 16 sums of 32 registers, with the running sums of a segment, which are read and
 /// written once per group, partly in memory; with more rows the compiler moves sums themselves in and out.
-/// Widths that are rare have half the kernels: together they would cost the compiler a minute for a tenth of
-/// their speed.
-constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 6, kMaxRareRows = 4;
+constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 /// Sums that fit beside their operands. AVX2 has 16 registers and takes more than two rows in two halves of
 /// the panel; NEON has 32 and takes more than three so.
 constexpr int kMaxSums = HWY_TARGET == HWY_NEON ? 24 : HWY_TARGET == HWY_AVX2 ? 8 : 16;
@@ -201,43 +216,50 @@ constexpr int vectors_for(int rows) {
   return rows * kPanelVectors > kMaxSums ? kPanelVectors / 2 : kPanelVectors;
 }
 
-template <int kBits, int kRows>
-void affine_panel(const PanelArgs& args) {
+template <int kRows, class Unit>
+void affine_rows(const PanelArgs& args, const Unit& unit) {
   constexpr int kVectors = vectors_for(kRows);
   for (int first = 0; first < kPanelVectors; first += kVectors)
-    affine_part<kBits, kRows, kVectors>(args, first);
+    affine_part<kRows, kVectors>(args, unit, first);
 }
 
 template <DType kDType, int kRows>
-void float_panel(const PanelArgs& args) {
+void float_rows(const PanelArgs& args) {
   constexpr int kVectors = vectors_for(kRows);
   for (int first = 0; first < kPanelVectors; first += kVectors)
     float_part<kDType, kRows, kVectors>(args, first);
 }
 
+template <class Unit, int... R>
+void affine_any_rows(const PanelArgs& args, const Unit& unit, std::integer_sequence<int, R...>) {
+  using Kernel = void (*)(const PanelArgs&, const Unit&);
+  static constexpr Kernel kByRows[] = {affine_rows<R + 1, Unit>...};
+  kByRows[args.num_rows - 1](args, unit);
+}
+
+template <DType kDType, int... R>
+void float_any_rows(const PanelArgs& args, std::integer_sequence<int, R...>) {
+  static constexpr PanelKernel kByRows[] = {float_rows<kDType, R + 1>...};
+  kByRows[args.num_rows - 1](args);
+}
+
 template <int kBits>
-struct AffineRows {
-  static constexpr int kMax = kBits == 4 || kBits == 8 ? kMaxRows : kMaxRareRows;
-  static void run(const PanelArgs& args) {
-    [&]<int... R>(std::integer_sequence<int, R...>) {
-      static constexpr PanelKernel kByRows[] = {affine_panel<kBits, R + 1>...};
-      kByRows[args.num_rows - 1](args);
-    }
-    (std::make_integer_sequence<int, kMax>{});
+void affine_panel(const PanelArgs& args) {
+  const UnitInRegisters<kBits> unit;
+  if constexpr (kBits == 4 || kBits == 8) {
+    affine_any_rows(args, unit, std::make_integer_sequence<int, kMaxRows>());
+  } else if (args.num_rows == 1) {
+    affine_rows<1>(args, unit);
+  } else {
+    affine_any_rows(args, UnitInBuffer{decode_unit<kBits>, unit.bytes},
+                    std::make_integer_sequence<int, kMaxRows>());
   }
-};
+}
 
 template <DType kDType>
-struct FloatRows {
-  static constexpr int kMax = kDType == DType::kBF16 ? kMaxRows : kMaxRareRows;
-  static void run(const PanelArgs& args) {
-    [&]<int... R>(std::integer_sequence<int, R...>) {
-      static constexpr PanelKernel kByRows[] = {float_panel<kDType, R + 1>...};
-      kByRows[args.num_rows - 1](args);
-    }
-    (std::make_integer_sequence<int, kMax>{});
-  }
-};
+void float_panel(const PanelArgs& args) {
+  float_any_rows<kDType>(args, std::make_integer_sequence<int, kMaxRows>());
+}
 
 /// Scalar: a group's sum is one chain, and several groups' chains overlap in an out-of-order core.
 void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_columns) {
@@ -253,31 +275,30 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_co
   }
 }
 
-template <class ByRows>
-LinearKernels kernels_of() {
-  return {.x_dtype = DType::kF32, .panel = ByRows::run, .max_rows = ByRows::kMax, .group_sums = group_sums};
-}
-
-LinearKernels kernels_for(const LinearSpec& spec) {
+PanelKernel panel_kernel(const LinearSpec& spec) {
   if (spec.format == WeightFormat::kFloat) {
-    if (spec.dtype == DType::kBF16) return kernels_of<FloatRows<DType::kBF16>>();
-    return spec.dtype == DType::kF16 ? kernels_of<FloatRows<DType::kF16>>()
-                                     : kernels_of<FloatRows<DType::kF32>>();
+    if (spec.dtype == DType::kBF16) return float_panel<DType::kBF16>;
+    return spec.dtype == DType::kF16 ? float_panel<DType::kF16> : float_panel<DType::kF32>;
   }
   switch (spec.bits) {
     case 2:
-      return kernels_of<AffineRows<2>>();
+      return affine_panel<2>;
     case 3:
-      return kernels_of<AffineRows<3>>();
+      return affine_panel<3>;
     case 4:
-      return kernels_of<AffineRows<4>>();
+      return affine_panel<4>;
     case 5:
-      return kernels_of<AffineRows<5>>();
+      return affine_panel<5>;
     case 6:
-      return kernels_of<AffineRows<6>>();
+      return affine_panel<6>;
     default:
-      return kernels_of<AffineRows<8>>();
+      return affine_panel<8>;
   }
+}
+
+LinearKernels kernels_for(const LinearSpec& spec) {
+  return {
+      .x_dtype = DType::kF32, .panel = panel_kernel(spec), .max_rows = kMaxRows, .group_sums = group_sums};
 }
 
 }  // namespace HWY_NAMESPACE
