@@ -122,11 +122,20 @@ TEST_F(HttpTest, GivesTheHandlerTheWholeRequest) {
 TEST_F(HttpTest, KeepsTheConnectionAndAnswersPipelinedRequestsInOrder) {
   start();
   RawClient client(port());
-  client.send("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\n");
-  for (const char* path : {"/1", "/2", "/3"}) {
+  client.send("GET /1 HTTP/1.1\r\n\r\n");
+  Received first = next();
+  client.send("GET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\n");
+  // Time for the server to have read them: a whole exchange on another connection.
+  RawClient other(port());
+  other.send("GET /other HTTP/1.1\r\n\r\n");
+  next().reply->send({.body = "other", .headers = {}});
+  EXPECT_THAT(other.read_reply(), EndsWith("other"));
+  EXPECT_EQ(num_waiting(), 0u) << "later requests must wait for this reply";
+  first.reply->send({.body = "/1", .headers = {}});
+  EXPECT_THAT(client.read_reply(), EndsWith("/1"));
+  for (const char* path : {"/2", "/3"}) {
     const Received received = next();
     EXPECT_EQ(received.request.path, path);
-    EXPECT_EQ(num_waiting(), 0u) << "the next request must wait for this reply";
     received.reply->send({.body = path, .headers = {}});
     EXPECT_THAT(client.read_reply(), EndsWith(path));
   }
