@@ -2,8 +2,10 @@
 #include "engine/kv_pages.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <set>
 
@@ -125,6 +127,28 @@ TEST_F(KvPagesTest, ALimitBelowOnePageIsRefusedWithBothSizes) {
                                                      .max_sequences = 1});
   EXPECT_EQ(pages.status().code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(pages.status().message(), "KV memory of 999 bytes holds no page: one takes 1000 bytes");
+}
+
+/// Bytes of this process in memory.
+int64_t resident_bytes() {
+  long long total = 0, resident = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr || std::fscanf(file, "%lld %lld", &total, &resident) != 2) ADD_FAILURE() << "no statm";
+  if (file != nullptr) std::fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(KvPagesTest, ResidentMemoryGrowsWithUseNotWithTheLimit) {
+  const auto ops = make_reference_ops();
+  const std::vector<KvShape> layers(4, {.num_kv_heads = 8, .head_dim = 128, .dtype = DType::kBF16});
+  constexpr int64_t kMegabyte = int64_t{1} << 20;
+  const int64_t before = resident_bytes();
+  const auto pool = KvPagePool::create(*ops, layers, 1024).value();
+  ASSERT_EQ(pool->page_bytes(), kMegabyte);
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(pool->allocate().ok());
+  EXPECT_LT(resident_bytes() - before, 256 * kMegabyte) << "8 of 1024 MB are in use";
+  for (int i = 0; i < 500; ++i) EXPECT_TRUE(pool->allocate().ok());
+  EXPECT_GT(resident_bytes() - before, 500 * kMegabyte) << "this test would not see memory";
 }
 
 TEST_F(KvPagesTest, ARefusedAllocationIsReported) {
