@@ -1,4 +1,5 @@
-// A chat template from anywhere: compiling and rendering it ends, in bounded memory and stack, with text or an error.
+// A chat template from anywhere: compiling and rendering it ends, in bounded memory and stack, with text or
+// an error.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,7 +23,8 @@ const ChatTemplate::Input& small_input() {
        "tool_calls": [{"id": "a", "type": "function",
                        "function": {"name": "f", "arguments": {"n": 1, "x": 1.5, "l": [true, null]}}}]},
       {"role": "tool", "content": "{\"ok\": 1}"}])");
-    made.tools = *tensorfold::parse_json(R"([{"type": "function", "function": {"name": "f", "description": "d",
+    made.tools =
+        *tensorfold::parse_json(R"([{"type": "function", "function": {"name": "f", "description": "d",
       "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}}])");
     made.add_generation_prompt = true;
     made.kwargs = {{"enable_thinking", Json(true)}, {"n", Json(3)}, {"s", Json("a,b c")}};

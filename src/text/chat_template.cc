@@ -24,14 +24,16 @@ bool names_content(const jinja::Expr& expr) {
   const auto ends_so = [](const jinja::Value& name) {
     return name.is_string() && std::string_view(name.as_string()).ends_with("content");
   };
-  if (expr.kind == ExprKind::kItem) return expr.operands[1]->kind == ExprKind::kConst && ends_so(expr.operands[1]->value);
+  if (expr.kind == ExprKind::kItem)
+    return expr.operands[1]->kind == ExprKind::kConst && ends_so(expr.operands[1]->value);
   return (expr.kind == ExprKind::kName || expr.kind == ExprKind::kAttribute) && ends_so(expr.value);
 }
 
 bool tests_content_type(const jinja::Expr& expr) {
   constexpr std::string_view kTypeTests[] = {"string", "iterable", "sequence", "mapping"};
   if (expr.kind == jinja::ExprKind::kTest && names_content(*expr.operands[0]) &&
-      std::find(std::begin(kTypeTests), std::end(kTypeTests), expr.value.as_string()) != std::end(kTypeTests)) {
+      std::find(std::begin(kTypeTests), std::end(kTypeTests), expr.value.as_string()) !=
+          std::end(kTypeTests)) {
     return true;
   }
   bool found = false;
@@ -64,7 +66,9 @@ Json* final_text(Json& messages) {
   return nullptr;
 }
 
-std::string_view strip_end(std::string_view text) { return text.substr(0, text.size() - jinja::trailing_space(text)); }
+std::string_view strip_end(std::string_view text) {
+  return text.substr(0, text.size() - jinja::trailing_space(text));
+}
 std::string_view strip(std::string_view text) { return strip_end(text.substr(jinja::leading_space(text))); }
 
 /// The rendering up to the tag; nullopt when the template dropped the tag or changed the message.
@@ -90,7 +94,8 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(std::string sour
   made->name_ = std::move(name);
   made->source_ = std::move(source);
   if (const size_t bad = jinja::find_invalid_utf8(made->source_); bad != std::string::npos) {
-    const auto line = 1 + std::count(made->source_.begin(), made->source_.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
+    const auto line =
+        1 + std::count(made->source_.begin(), made->source_.begin() + static_cast<std::ptrdiff_t>(bad), '\n');
     return made->error(fmt::format("line {}: the text is not valid UTF-8 (byte {})", line, bad));
   }
   Result<jinja::Template> tree = jinja::parse(made->source_);
@@ -107,13 +112,15 @@ Result<std::string> ChatTemplate::render(const Input& input, const jinja::Limits
   }
   Json messages = input.messages;
   Json* text = final_text(messages);
-  if (text == nullptr) return invalid_argument("continue_final_message: the last message has no text to continue");
+  if (text == nullptr)
+    return invalid_argument("continue_final_message: the last message has no text to continue");
   const std::string message = text->as_string();
   *text = Json(message + std::string(kContinueTag));
   TF_ASSIGN_OR_RETURN(const std::string rendered, render_messages(input, messages, limits));
   std::optional<std::string> prompt = cut_at_tag(rendered, message);
   if (!prompt) {
-    return invalid_argument("continue_final_message: chat template '{}' does not print the last message as it is", name_);
+    return invalid_argument(
+        "continue_final_message: chat template '{}' does not print the last message as it is", name_);
   }
   return *std::move(prompt);
 }

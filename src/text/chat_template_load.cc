@@ -23,7 +23,8 @@ Result<Json> read_json(const fs::path& path) {
   TF_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   Result<Json> json = parse_json(text);
   if (!json.ok()) return corrupt("{}: {}", path.string(), json.status().message());
-  if (!json->is_object()) return corrupt("{}: expected an object, found {}", path.string(), json->kind_name());
+  if (!json->is_object())
+    return corrupt("{}: expected an object, found {}", path.string(), json->kind_name());
   return json;
 }
 
@@ -35,7 +36,8 @@ Status parse_into(std::shared_ptr<const ChatTemplate>& target, std::string sourc
 /// "chat_template": one text, or a list of named ones.
 Status parse_field(ModelChat& chat, const Json& field, const std::string& where) {
   if (field.is_string()) return parse_into(chat.default_template, field.as_string(), where);
-  if (!field.is_array()) return corrupt("{}: chat_template: expected a string or a list, found {}", where, field.kind_name());
+  if (!field.is_array())
+    return corrupt("{}: chat_template: expected a string or a list, found {}", where, field.kind_name());
   std::string names;
   for (const Json& entry : field.as_array()) {
     const Json* name = entry.find("name");
@@ -45,10 +47,13 @@ Status parse_field(ModelChat& chat, const Json& field, const std::string& where)
     }
     names += (names.empty() ? "" : ", ") + name->as_string();
     const std::string label = where + ":" + name->as_string();
-    if (name->as_string() == "default") TF_RETURN_IF_ERROR(parse_into(chat.default_template, source->as_string(), label));
-    if (name->as_string() == "tool_use") TF_RETURN_IF_ERROR(parse_into(chat.tool_use, source->as_string(), label));
+    if (name->as_string() == "default")
+      TF_RETURN_IF_ERROR(parse_into(chat.default_template, source->as_string(), label));
+    if (name->as_string() == "tool_use")
+      TF_RETURN_IF_ERROR(parse_into(chat.tool_use, source->as_string(), label));
   }
-  if (chat.default_template == nullptr) return not_found("{}: no chat template named 'default' (there are: {})", where, names);
+  if (chat.default_template == nullptr)
+    return not_found("{}: no chat template named 'default' (there are: {})", where, names);
   return Status();
 }
 
@@ -79,7 +84,8 @@ Status load_templates(ModelChat& chat, const fs::path& folder, const Json& confi
   if (fs::exists(folder / "chat_template.json", ignored)) {
     TF_ASSIGN_OR_RETURN(const Json json, read_json(folder / "chat_template.json"));
     const Json* field = json.find("chat_template");
-    if (field == nullptr) return corrupt("{}: no chat_template in it", (folder / "chat_template.json").string());
+    if (field == nullptr)
+      return corrupt("{}: no chat_template in it", (folder / "chat_template.json").string());
     return parse_field(chat, *field, "chat_template.json");
   }
   const Json* field = config.find("chat_template");
@@ -99,7 +105,8 @@ Result<ModelChat> load_model_chat(const fs::path& model_folder) {
   TF_RETURN_IF_ERROR(load_templates(chat, model_folder, config));
   if (chat.default_template == nullptr) {
     return not_found(
-        "{}: the model has no chat template (looked for chat_template.jinja, chat_template.json and chat_template in "
+        "{}: the model has no chat template (looked for chat_template.jinja, chat_template.json and "
+        "chat_template in "
         "tokenizer_config.json)",
         model_folder.string());
   }

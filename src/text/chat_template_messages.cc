@@ -36,8 +36,9 @@ Status join_parts(Json& content, size_t index, const ChatTemplate& chat_template
     const Json* type = part.find("type");
     const Json* part_text = part.find("text");
     if (part_text == nullptr || !part_text->is_string()) {
-      return unsupported("messages[{}]: a content part of type '{}' (chat template '{}' takes text only)", index,
-                         type != nullptr && type->is_string() ? type->as_string() : "", chat_template.name());
+      return unsupported("messages[{}]: a content part of type '{}' (chat template '{}' takes text only)",
+                         index, type != nullptr && type->is_string() ? type->as_string() : "",
+                         chat_template.name());
     }
     if (!is_first) text += '\n';
     text += part_text->as_string();
@@ -48,7 +49,8 @@ Status join_parts(Json& content, size_t index, const ChatTemplate& chat_template
 }
 
 Status prepare_message(Json& message, size_t index, const ChatTemplate& chat_template) {
-  if (!message.is_object()) return invalid_argument("messages[{}]: expected an object, found {}", index, message.kind_name());
+  if (!message.is_object())
+    return invalid_argument("messages[{}]: expected an object, found {}", index, message.kind_name());
   std::erase_if(message.as_object(), [](const Json::Member& member) { return member.second.is_null(); });
   if (Json* calls = message.find("tool_calls"); calls != nullptr && calls->is_array()) {
     for (Json& call : calls->as_array()) parse_arguments(call);
@@ -74,7 +76,8 @@ bool read_digits(std::string_view text, size_t at, size_t count, int& value) {
 }  // namespace
 
 Result<Json> prepare_messages(const Json& messages, const ChatTemplate& chat_template) {
-  if (!messages.is_array()) return invalid_argument("messages: expected an array, found {}", messages.kind_name());
+  if (!messages.is_array())
+    return invalid_argument("messages: expected an array, found {}", messages.kind_name());
   Json prepared = messages;
   for (size_t i = 0; i < prepared.as_array().size(); ++i) {
     TF_RETURN_IF_ERROR(prepare_message(prepared.as_array()[i], i, chat_template));
@@ -85,11 +88,12 @@ Result<Json> prepare_messages(const Json& messages, const ChatTemplate& chat_tem
 Result<std::chrono::local_seconds> parse_chat_date(std::string_view text) {
   namespace chrono = std::chrono;
   int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
-  bool is_valid = read_digits(text, 0, 4, year) && read_digits(text, 5, 2, month) && read_digits(text, 8, 2, day) &&
-                  text[4] == '-' && text[7] == '-';
+  bool is_valid = read_digits(text, 0, 4, year) && read_digits(text, 5, 2, month) &&
+                  read_digits(text, 8, 2, day) && text[4] == '-' && text[7] == '-';
   if (is_valid && text.size() > 10) {
-    is_valid = text.size() == 19 && (text[10] == 'T' || text[10] == ' ') && text[13] == ':' && text[16] == ':' &&
-               read_digits(text, 11, 2, hour) && read_digits(text, 14, 2, minute) && read_digits(text, 17, 2, second);
+    is_valid = text.size() == 19 && (text[10] == 'T' || text[10] == ' ') && text[13] == ':' &&
+               text[16] == ':' && read_digits(text, 11, 2, hour) && read_digits(text, 14, 2, minute) &&
+               read_digits(text, 17, 2, second);
   }
   const chrono::year_month_day date(chrono::year(year), chrono::month(static_cast<unsigned>(month)),
                                     chrono::day(static_cast<unsigned>(day)));

@@ -13,9 +13,9 @@
 
 namespace tensorfold::jinja {
 
-/// Where a variable lives: cell `index` of the activation `up` levels out from the running one. Activations belong
-/// to the functions that Jinja's compiler would write: the template, macros, call blocks, recursive loops, filters
-/// of loops. Other scopes have their own cells in the activation of the function around them.
+/// Where a variable lives: cell `index` of the activation `up` levels out from the running one. Activations
+/// belong to the functions that Jinja's compiler would write: the template, macros, call blocks, recursive
+/// loops, filters of loops. Other scopes have their own cells in the activation of the function around them.
 struct CellRef {
   uint32_t up = 0;
   uint32_t index = 0;
@@ -47,24 +47,24 @@ struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
 
 enum class ExprKind : uint8_t {
-  kConst,        ///< value
-  kName,         ///< value: the name; cell
-  kTuple,        ///< operands
-  kList,         ///< operands
-  kDict,         ///< operands: key, value, key, value, ...
-  kAttribute,    ///< operands[0].value
-  kItem,         ///< operands[0][operands[1]]
-  kSlice,        ///< start, stop, step (null if absent); only as operands[1] of kItem
-  kCall,         ///< operands[0](operands[1..], keywords, *star_args, **star_kwargs)
-  kFilter,       ///< operands[0] | value(operands[1..], ...); operands[0] is null for the text of a block
-  kTest,         ///< operands[0] is value(operands[1..], ...)
-  kUnary,        ///< operators[0] operands[0]
-  kBinary,       ///< operands[0] operators[0] operands[1]
-  kAnd,          ///< operands[0] and operands[1]
+  kConst,      ///< value
+  kName,       ///< value: the name; cell
+  kTuple,      ///< operands
+  kList,       ///< operands
+  kDict,       ///< operands: key, value, key, value, ...
+  kAttribute,  ///< operands[0].value
+  kItem,       ///< operands[0][operands[1]]
+  kSlice,      ///< start, stop, step (null if absent); only as operands[1] of kItem
+  kCall,       ///< operands[0](operands[1..], keywords, *star_args, **star_kwargs)
+  kFilter,     ///< operands[0] | value(operands[1..], ...); operands[0] is null for the text of a block
+  kTest,       ///< operands[0] is value(operands[1..], ...)
+  kUnary,      ///< operators[0] operands[0]
+  kBinary,     ///< operands[0] operators[0] operands[1]
+  kAnd,        ///< operands[0] and operands[1]
   kOr,
-  kCompare,      ///< operands[0] operators[0] operands[1] operators[1] ...
-  kConcat,       ///< operands joined by ~
-  kConditional,  ///< operands[0] if operands[1] else operands[2] (null if absent)
+  kCompare,          ///< operands[0] operators[0] operands[1] operators[1] ...
+  kConcat,           ///< operands joined by ~
+  kConditional,      ///< operands[0] if operands[1] else operands[2] (null if absent)
   kAttributeTarget,  ///< Target of `set`: value (the namespace's name), attribute; cell
 };
 
@@ -130,9 +130,9 @@ struct Stmt {
   Body otherwise;
   std::vector<Parameter> parameters;
 
-  ScopePlan scope;       ///< Of body.
-  ScopePlan else_scope;  ///< kFor: of otherwise.
-  ScopePlan test_scope;  ///< kFor: of condition.
+  ScopePlan scope;             ///< Of body.
+  ScopePlan else_scope;        ///< kFor: of otherwise.
+  ScopePlan test_scope;        ///< kFor: of condition.
   FunctionPlan function;       ///< kMacro, kCallBlock, recursive kFor: of body.
   FunctionPlan test_function;  ///< kFor with a condition.
   ExprPtr test_target;         ///< kFor with a condition: target, in the cells of test_scope.

@@ -37,8 +37,8 @@ bool is_sequence(const Value& value) { return try_length(value).has_value() && !
 bool is_iterable_value(const Value& value) { return is_iterable(value) || value.is(Kind::kLoop); }
 /// An undefined value has a __call__, if only to complain.
 bool is_callable(const Value& value) {
-  return value.is(Kind::kFunction) || value.is(Kind::kMacro) || value.is(Kind::kLoop) || value.is(Kind::kJoiner) ||
-         value.is_undefined();
+  return value.is(Kind::kFunction) || value.is(Kind::kMacro) || value.is(Kind::kLoop) ||
+         value.is(Kind::kJoiner) || value.is_undefined();
 }
 
 template <Operator Op>
@@ -79,8 +79,12 @@ Value cased(Run& run, const Value& self, Arguments& arguments, std::string_view 
   Arguments none;
   return run.failed() ? Value() : find_string_method(method)(run, text, none);
 }
-Value is_lower_text(Run& run, const Value& self, Arguments& arguments) { return cased(run, self, arguments, "islower"); }
-Value is_upper_text(Run& run, const Value& self, Arguments& arguments) { return cased(run, self, arguments, "isupper"); }
+Value is_lower_text(Run& run, const Value& self, Arguments& arguments) {
+  return cased(run, self, arguments, "islower");
+}
+Value is_upper_text(Run& run, const Value& self, Arguments& arguments) {
+  return cased(run, self, arguments, "isupper");
+}
 
 Value is_filter(Run& run, const Value& self, Arguments& arguments) {
   bind(run, {"test_filter", {}}, arguments);
@@ -174,7 +178,8 @@ void fill(Run& run, Arguments& arguments, DictBuilder& builder) {
   } else if (!arguments.positional.empty()) {
     for (const Value& pair : to_vector(run, arguments.positional[0])) {
       const std::vector<Value> parts = to_vector(run, pair);
-      if (!run.failed() && parts.size() != 2) run.fail("dictionary update sequence element has length other than 2");
+      if (!run.failed() && parts.size() != 2)
+        run.fail("dictionary update sequence element has length other than 2");
       if (run.failed()) return;
       builder.set(parts[0], parts[1]);
     }
@@ -281,16 +286,24 @@ Value strftime_now(Run& run, const Value&, Arguments& arguments) {
   return run.string(std::move(out));
 }
 
-Value lipsum(Run& run, const Value&, Arguments&) { return run.fail("lipsum() is random text and not supported"); }
+Value lipsum(Run& run, const Value&, Arguments&) {
+  return run.fail("lipsum() is random text and not supported");
+}
 
-constexpr Entry kGlobals[] = {{"cycler", cycler}, {"dict", dict},           {"joiner", joiner},
-                              {"lipsum", lipsum}, {"namespace", make_namespace}, {"raise_exception", raise_exception},
-                              {"range", range},   {"strftime_now", strftime_now}};
+constexpr Entry kGlobals[] = {{"cycler", cycler},
+                              {"dict", dict},
+                              {"joiner", joiner},
+                              {"lipsum", lipsum},
+                              {"namespace", make_namespace},
+                              {"raise_exception", raise_exception},
+                              {"range", range},
+                              {"strftime_now", strftime_now}};
 
 template <size_t N>
 const Entry* find(const Entry (&entries)[N], std::string_view name) {
-  const auto* at = std::lower_bound(std::begin(entries), std::end(entries), name,
-                                    [](const Entry& entry, std::string_view value) { return entry.name < value; });
+  const auto* at =
+      std::lower_bound(std::begin(entries), std::end(entries), name,
+                       [](const Entry& entry, std::string_view value) { return entry.name < value; });
   return at != std::end(entries) && at->name == name ? at : nullptr;
 }
 
@@ -314,8 +327,10 @@ Value find_global(Run& run, std::string_view name) {
 
 void set_namespace_attribute(Run& run, const Value& target, std::string_view name, Value value) {
   if (name.starts_with('_')) {
-    run.fail(fmt::format("Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'. "
-                         "Please rename the attribute.", name));
+    run.fail(fmt::format(
+        "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'. "
+        "Please rename the attribute.",
+        name));
     return;
   }
   if (!run.step(static_cast<int64_t>(target.as<NamespaceObject>().attributes.size() / 8))) return;

@@ -14,7 +14,9 @@ namespace tensorfold::jinja {
 namespace {
 
 /// soft_str(value): the text of a value; markup stays markup.
-Value soft_str(Run& run, const Value& value) { return value.is_string() ? value : run.string(str(run, value)); }
+Value soft_str(Run& run, const Value& value) {
+  return value.is_string() ? value : run.string(str(run, value));
+}
 
 /// A method of str applied to the text of the value.
 Value call_method(Run& run, const Value& self, std::string_view method, Arguments& arguments) {
@@ -90,7 +92,8 @@ Value indent(Run& run, const Value& self, Arguments& arguments) {
   const bool is_text = args[0].is_string();
   const int64_t width = is_text ? 0 : args[0].is_missing() ? 4 : need_index(run, args[0], "indent()");
   if (run.failed() || !run.can_allocate(static_cast<size_t>(std::max<int64_t>(width, 0)))) return Value();
-  const std::string pad = is_text ? args[0].as_string() : std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
+  const std::string pad =
+      is_text ? args[0].as_string() : std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   const bool pads_first = truth(run, args[1]), pads_blank = truth(run, args[2]);
   if (!run.can_allocate(self.as_string().size() * 17)) return Value();  // At worst every byte ends a line.
   const std::string text = self.as_string() + "\n";
@@ -106,18 +109,23 @@ Value indent(Run& run, const Value& self, Arguments& arguments) {
 }
 
 Value truncate(Run& run, const Value& self, Arguments& arguments) {
-  const std::vector<Value> args = bind(run, {"do_truncate", {"length", "killwords", "end", "leeway"}}, arguments);
+  const std::vector<Value> args =
+      bind(run, {"do_truncate", {"length", "killwords", "end", "leeway"}}, arguments);
   if (run.failed()) return Value();
   const int64_t wanted = args[0].is_missing() ? 255 : need_index(run, args[0], "truncate()");
-  const int64_t leeway = args[3].is_missing() || args[3].is_none() ? 5 : need_index(run, args[3], "truncate()");
+  const int64_t leeway =
+      args[3].is_missing() || args[3].is_none() ? 5 : need_index(run, args[3], "truncate()");
   const std::string end = args[2].is_missing() ? "..." : str(run, args[2]);
   const int64_t kept = wanted - static_cast<int64_t>(count_code_points(end));
-  if (!run.failed() && kept < 0) return run.fail(fmt::format("expected length >= {}, got {}", wanted - kept, wanted));
+  if (!run.failed() && kept < 0)
+    return run.fail(fmt::format("expected length >= {}, got {}", wanted - kept, wanted));
   if (!run.failed() && leeway < 0) return run.fail(fmt::format("expected leeway >= 0, got {}", leeway));
   const int64_t size = length(run, self);
   if (run.failed() || size - wanted <= leeway) return run.failed() ? Value() : self;
-  if (!self.is_string()) return run.fail(fmt::format("'{}' object has no attribute 'rsplit'", type_name(self)));
-  std::string out = self.as_string().substr(0, code_point_offset(self.as_string(), static_cast<size_t>(kept)));
+  if (!self.is_string())
+    return run.fail(fmt::format("'{}' object has no attribute 'rsplit'", type_name(self)));
+  std::string out =
+      self.as_string().substr(0, code_point_offset(self.as_string(), static_cast<size_t>(kept)));
   if (!truth(run, args[1])) out = out.substr(0, out.rfind(' '));
   return run.string(out + end, self.as<StringObject>().markup);
 }
@@ -151,7 +159,8 @@ std::string quote_url(std::string_view text, bool for_query) {
   std::string out;
   for (const char c : text) {
     const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                          std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !for_query);
+                          std::string_view("_.-~").find(c) != std::string_view::npos ||
+                          (c == '/' && !for_query);
     if (is_plain) {
       out += c;
     } else if (c == ' ' && for_query) {
@@ -167,7 +176,8 @@ Value urlencode(Run& run, const Value& self, Arguments& arguments) {
   bind(run, {"do_urlencode", {}}, arguments);
   if (run.failed()) return Value();
   if (self.is_string() || !is_iterable(self)) return run.string(quote_url(str(run, self), false));
-  const Value pairs = self.is(Kind::kDict) ? run.make<DictViewObject>(self, DictViewObject::Part::kItems) : self;
+  const Value pairs =
+      self.is(Kind::kDict) ? run.make<DictViewObject>(self, DictViewObject::Part::kItems) : self;
   std::string out;
   for (const Value& pair : to_vector(run, pairs)) {
     const std::vector<Value> parts = to_vector(run, pair);
@@ -208,13 +218,15 @@ Value abs(Run& run, const Value& self, Arguments& arguments) {
   return run.fail(fmt::format("bad operand type for abs(): '{}'", type_name(self)));
 }
 
-/// Text without surrounding white space and with digit-separating underscores taken out; nullopt when one of them
-/// does not stand between digits.
+/// Text without surrounding white space and with digit-separating underscores taken out; nullopt when one of
+/// them does not stand between digits.
 std::optional<std::string> number_text(std::string_view text) {
   text.remove_prefix(leading_space(text));
   text.remove_suffix(trailing_space(text));
   std::string out;
-  const auto is_digit_at = [&](size_t i) { return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0; };
+  const auto is_digit_at = [&](size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+  };
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') {
       out += text[i];
@@ -241,7 +253,8 @@ std::optional<double> parse_float(std::string_view text) {
   if (stop != end || (error != std::errc() && error != std::errc::result_out_of_range)) return std::nullopt;
   if (error == std::errc::result_out_of_range) {
     // Too large is infinite, too small is zero; the exponent's sign tells which.
-    const bool is_small = cleaned->find("e-") != std::string::npos || cleaned->find("E-") != std::string::npos ||
+    const bool is_small = cleaned->find("e-") != std::string::npos ||
+                          cleaned->find("E-") != std::string::npos ||
                           cleaned->find_first_of("123456789") > cleaned->find('.');
     value = is_small ? 0.0 : HUGE_VAL;
   }
@@ -276,7 +289,8 @@ std::optional<Int> parse_int(Run& run, std::string_view text, int64_t base) {
   Int value = 0;
   for (const char c : digits) {
     if (digit_value(c) >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{digit_value(c)}, &value)) {
+    if (__builtin_mul_overflow(value, Int{base}, &value) ||
+        __builtin_add_overflow(value, Int{digit_value(c)}, &value)) {
       run.fail("integer does not fit in 128 bits");
     }
   }
@@ -324,7 +338,9 @@ double round_float(double value, int64_t digits) {
     return std::nearbyint(value / scale) * scale;
   }
   char buffer[700];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, static_cast<int>(digits)).ptr;
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, static_cast<int>(digits))
+          .ptr;
   double rounded = value;
   std::from_chars(buffer, end, rounded);
   return rounded;
@@ -357,7 +373,8 @@ Value round(Run& run, const Value& self, Arguments& arguments) {
   }
   if (run.failed()) return Value();
   if (method == "common") {
-    return self.is_integral() ? round_int(run, self.as_int(), digits) : Value::real(round_float(self.as_float(), digits));
+    return self.is_integral() ? round_int(run, self.as_int(), digits)
+                              : Value::real(round_float(self.as_float(), digits));
   }
   const Value scale = binary(run, Operator::kPow, Value::integer(10), Value::integer(digits));
   const Value scaled = binary(run, Operator::kMul, self, scale);
@@ -425,8 +442,9 @@ Value tojson(Run& run, const Value& self, Arguments& arguments) {
 }
 
 Value not_supported(Run& run, const Value&, Arguments&) {
-  return run.fail("this filter is not supported (of Jinja's: filesizeformat, pprint, random, striptags, urlize, "
-                  "wordwrap, xmlattr)");
+  return run.fail(
+      "this filter is not supported (of Jinja's: filesizeformat, pprint, random, striptags, urlize, "
+      "wordwrap, xmlattr)");
 }
 
 struct Entry {
@@ -493,8 +511,9 @@ constexpr Entry kFilters[] = {
 }  // namespace
 
 Builtin find_filter(std::string_view name) {
-  const auto* at = std::lower_bound(std::begin(kFilters), std::end(kFilters), name,
-                                    [](const Entry& entry, std::string_view value) { return entry.name < value; });
+  const auto* at =
+      std::lower_bound(std::begin(kFilters), std::end(kFilters), name,
+                       [](const Entry& entry, std::string_view value) { return entry.name < value; });
   return at != std::end(kFilters) && at->name == name ? at->body : nullptr;
 }
 

@@ -23,7 +23,8 @@ Value apply_test(Run& run, const Value& name, const Value& input, Arguments& arg
 /// range, dict, namespace, cycler, joiner, raise_exception; missing for an unknown name.
 Value find_global(Run& run, std::string_view name);
 
-/// target.name = value for a namespace; names that begin with an underscore are refused, as transformers does.
+/// target.name = value for a namespace; names that begin with an underscore are refused, as transformers
+/// does.
 void set_namespace_attribute(Run& run, const Value& target, std::string_view name, Value value);
 
 namespace filters {

@@ -85,7 +85,8 @@ struct StoredArguments {
     const auto begin = held.begin() + static_cast<std::ptrdiff_t>(first);
     const auto middle = held.end() - static_cast<std::ptrdiff_t>(names.size());
     arguments.positional.assign(begin, middle);
-    for (size_t i = 0; i < names.size(); ++i) arguments.keywords.emplace_back(names[i], middle[static_cast<std::ptrdiff_t>(i)]);
+    for (size_t i = 0; i < names.size(); ++i)
+      arguments.keywords.emplace_back(names[i], middle[static_cast<std::ptrdiff_t>(i)]);
     return arguments;
   }
   size_t first;
@@ -103,7 +104,8 @@ Value map_item(Run& run, const Value& item, Arguments arguments) {
   const Value attribute = keyword("attribute");
   if (arguments.positional.empty() && !attribute.is_missing()) {
     for (const auto& [name, value] : arguments.keywords) {
-      if (name != "attribute" && name != "default") return run.fail(fmt::format("Unexpected keyword argument '{}'", name));
+      if (name != "attribute" && name != "default")
+        return run.fail(fmt::format("Unexpected keyword argument '{}'", name));
     }
     return follow(run, item, attribute_path(run, attribute), keyword("default"));
   }
@@ -142,7 +144,8 @@ Value filtered(Run& run, const Value& self, Arguments& arguments, bool by_attrib
 }
 
 /// sort keys of items: the attributes of `attribute` (several, separated by commas), case folded.
-std::vector<Value> sort_keys(Run& run, const std::vector<Value>& items, const Value& attribute, bool case_sensitive) {
+std::vector<Value> sort_keys(Run& run, const std::vector<Value>& items, const Value& attribute,
+                             bool case_sensitive) {
   std::vector<std::vector<Value>> paths;
   if (attribute.is_string()) {
     std::string_view rest = attribute.as_string();
@@ -174,7 +177,8 @@ std::vector<size_t> sorted_order(Run& run, const std::vector<Value>& keys, bool 
   std::iota(order.begin(), order.end(), size_t{0});
   stable_sort(order, [&](size_t a, size_t b) {
     if (run.failed()) return false;
-    return is_descending ? compare(run, Operator::kLt, keys[b], keys[a]) : compare(run, Operator::kLt, keys[a], keys[b]);
+    return is_descending ? compare(run, Operator::kLt, keys[b], keys[a])
+                         : compare(run, Operator::kLt, keys[a], keys[b]);
   });
   return order;
 }
@@ -183,7 +187,9 @@ std::vector<size_t> sorted_order(Run& run, const std::vector<Value>& keys, bool 
 void fill_up(Run& run, std::vector<Value>& row, const Value& wanted, const Value& fill) {
   if (fill.is_missing() || fill.is_none()) return;
   const int64_t count = need_index(run, wanted, "batch()");
-  if (!run.can_allocate(static_cast<size_t>(std::max<int64_t>(count, 0)) * sizeof(Value)) || !run.step(std::max<int64_t>(count, 0))) return;
+  if (!run.can_allocate(static_cast<size_t>(std::max<int64_t>(count, 0)) * sizeof(Value)) ||
+      !run.step(std::max<int64_t>(count, 0)))
+    return;
   while (static_cast<int64_t>(row.size()) < count) row.push_back(fill);
 }
 
@@ -235,20 +241,22 @@ Value batch(Run& run, const Value& self, Arguments& arguments) {
 Value slice(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"do_slice", {"slices", "fill_with"}, 1}, arguments);
   if (run.failed()) return Value();
-  return lazy(run, {self, args[0], args[1]}, [number = int64_t{0}](Run& r, std::vector<Value>& values, Value& out) mutable {
-    if (number == 0) values[0] = r.list(to_vector(r, values[0]));
-    const int64_t slices = need_index(r, values[1], "slice()");
-    if (!r.failed() && slices == 0) r.fail("integer division or modulo by zero");
-    if (r.failed() || number >= slices) return false;
-    const auto& items = values[0].as_sequence();
-    const int64_t size = static_cast<int64_t>(items.size()), each = size / slices, extra = size % slices;
-    const auto start_of = [&](int64_t i) { return i * each + std::min(i, extra); };
-    std::vector<Value> part(items.begin() + start_of(number), items.begin() + start_of(number + 1));
-    if (!values[2].is_missing() && !values[2].is_none() && number >= extra) part.push_back(values[2]);
-    ++number;
-    out = r.list(std::move(part));
-    return !r.failed();
-  });
+  return lazy(
+      run, {self, args[0], args[1]},
+      [number = int64_t{0}](Run& r, std::vector<Value>& values, Value& out) mutable {
+        if (number == 0) values[0] = r.list(to_vector(r, values[0]));
+        const int64_t slices = need_index(r, values[1], "slice()");
+        if (!r.failed() && slices == 0) r.fail("integer division or modulo by zero");
+        if (r.failed() || number >= slices) return false;
+        const auto& items = values[0].as_sequence();
+        const int64_t size = static_cast<int64_t>(items.size()), each = size / slices, extra = size % slices;
+        const auto start_of = [&](int64_t i) { return i * each + std::min(i, extra); };
+        std::vector<Value> part(items.begin() + start_of(number), items.begin() + start_of(number + 1));
+        if (!values[2].is_missing() && !values[2].is_none() && number >= extra) part.push_back(values[2]);
+        ++number;
+        out = r.list(std::move(part));
+        return !r.failed();
+      });
 }
 
 Value dictsort(Run& run, const Value& self, Arguments& arguments) {
@@ -257,7 +265,8 @@ Value dictsort(Run& run, const Value& self, Arguments& arguments) {
   const std::string by = args[1].is_string() ? args[1].as_string() : args[1].is_missing() ? "key" : "";
   if (by != "key" && by != "value") return run.fail("You can only sort by either \"key\" or \"value\"");
   if (self.is_undefined()) return run.fail_undefined(self);
-  if (!self.is(Kind::kDict)) return run.fail(fmt::format("'{}' object has no attribute 'items'", type_name(self)));
+  if (!self.is(Kind::kDict))
+    return run.fail(fmt::format("'{}' object has no attribute 'items'", type_name(self)));
   const auto& entries = self.as<DictObject>().entries;
   std::vector<Value> keys;
   for (const auto& [key, value] : entries) {
@@ -290,7 +299,8 @@ Value last(Run& run, const Value& self, Arguments& arguments) {
 }
 
 Value groupby(Run& run, const Value& self, Arguments& arguments) {
-  const std::vector<Value> args = bind(run, {"do_groupby", {"attribute", "default", "case_sensitive"}, 1}, arguments);
+  const std::vector<Value> args =
+      bind(run, {"do_groupby", {"attribute", "default", "case_sensitive"}, 1}, arguments);
   if (run.failed()) return Value();
   const std::vector<Value> items = to_vector(run, self);
   const std::vector<Value> path = attribute_path(run, args[0]);
@@ -304,7 +314,8 @@ Value groupby(Run& run, const Value& self, Arguments& arguments) {
   for (size_t i = 0; i < order.size() && !run.failed();) {
     std::vector<Value> members;
     const size_t start = i;
-    for (; i < order.size() && equal(run, keys[order[i]], keys[order[start]]); ++i) members.push_back(items[order[i]]);
+    for (; i < order.size() && equal(run, keys[order[i]], keys[order[start]]); ++i)
+      members.push_back(items[order[i]]);
     if (i == start) break;  // NaN or a failure
     const Value group = run.tuple({follow(run, members[0], path, args[1]), run.list(members)});
     if (run.failed()) return Value();
@@ -369,8 +380,12 @@ Value min(Run& run, const Value& self, Arguments& arguments) {
   return extreme(run, self, arguments, "do_min", Operator::kLt);
 }
 
-Value select(Run& run, const Value& self, Arguments& arguments) { return filtered(run, self, arguments, false, true); }
-Value reject(Run& run, const Value& self, Arguments& arguments) { return filtered(run, self, arguments, false, false); }
+Value select(Run& run, const Value& self, Arguments& arguments) {
+  return filtered(run, self, arguments, false, true);
+}
+Value reject(Run& run, const Value& self, Arguments& arguments) {
+  return filtered(run, self, arguments, false, false);
+}
 Value selectattr(Run& run, const Value& self, Arguments& arguments) {
   return filtered(run, self, arguments, true, true);
 }
@@ -390,7 +405,8 @@ Value reverse(Run& run, const Value& self, Arguments& arguments) {
 }
 
 Value sort(Run& run, const Value& self, Arguments& arguments) {
-  const std::vector<Value> args = bind(run, {"do_sort", {"reverse", "case_sensitive", "attribute"}}, arguments);
+  const std::vector<Value> args =
+      bind(run, {"do_sort", {"reverse", "case_sensitive", "attribute"}}, arguments);
   if (run.failed()) return Value();
   const std::vector<Value> values = to_vector(run, self);
   const std::vector<Value> keys = sort_keys(run, values, args[2], truth(run, args[1]));
@@ -418,21 +434,24 @@ Value unique(Run& run, const Value& self, Arguments& arguments) {
   if (run.failed()) return Value();
   // held: source, case_sensitive, attribute, then the keys seen; `hashes` finds a key among them.
   using Hashes = std::unordered_multimap<uint64_t, size_t>;
-  return lazy(run, {self, args[0], args[1]}, [hashes = Hashes()](Run& r, std::vector<Value>& values, Value& out) mutable {
-    if (!open(r, values[0])) return false;
-    while (pull(r, values[0], out)) {
-      const Value key = fold_case(r, follow(r, out, attribute_path(r, values[2])), truth(r, values[1]));
-      if (r.failed()) return false;
-      const uint64_t key_hash = hash(r, key);
-      const auto [begin, end] = hashes.equal_range(key_hash);
-      if (std::any_of(begin, end, [&](const auto& seen) { return equal(r, values[seen.second], key); })) continue;
-      if (!r.can_allocate(values.size() * 96)) return false;
-      hashes.emplace(key_hash, values.size());
-      values.push_back(key);
-      return !r.failed();
-    }
-    return false;
-  });
+  return lazy(
+      run, {self, args[0], args[1]},
+      [hashes = Hashes()](Run& r, std::vector<Value>& values, Value& out) mutable {
+        if (!open(r, values[0])) return false;
+        while (pull(r, values[0], out)) {
+          const Value key = fold_case(r, follow(r, out, attribute_path(r, values[2])), truth(r, values[1]));
+          if (r.failed()) return false;
+          const uint64_t key_hash = hash(r, key);
+          const auto [begin, end] = hashes.equal_range(key_hash);
+          if (std::any_of(begin, end, [&](const auto& seen) { return equal(r, values[seen.second], key); }))
+            continue;
+          if (!r.can_allocate(values.size() * 96)) return false;
+          hashes.emplace(key_hash, values.size());
+          values.push_back(key);
+          return !r.failed();
+        }
+        return false;
+      });
 }
 
 }  // namespace filters

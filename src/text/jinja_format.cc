@@ -39,10 +39,14 @@ std::string pad(Run& run, const std::string& text, size_t prefix_size, const Spe
     return out;
   };
   switch (spec.align != 0 ? spec.align : default_align) {
-    case '<': return text + fill(missing);
-    case '^': return fill(missing / 2) + text + fill(missing - missing / 2);
-    case '=': return text.substr(0, prefix_size) + fill(missing) + text.substr(prefix_size);
-    default: return fill(missing) + text;
+    case '<':
+      return text + fill(missing);
+    case '^':
+      return fill(missing / 2) + text + fill(missing - missing / 2);
+    case '=':
+      return text.substr(0, prefix_size) + fill(missing) + text.substr(prefix_size);
+    default:
+      return fill(missing) + text;
   }
 }
 
@@ -79,7 +83,8 @@ std::string format_int(Run& run, Int value, const Spec& spec) {
   std::string digits = with_case(digits_of(value, base), spec.type == 'X');
   // A precision (printf only) is the least number of digits.
   const int64_t least = std::min(spec.precision.value_or(0), kMaxPrecision);
-  if (static_cast<int64_t>(digits.size()) < least) digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
+  if (static_cast<int64_t>(digits.size()) < least)
+    digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
   digits = group_digits(std::move(digits), spec.grouping, base == 10 ? 3 : 4);
   return pad(run, prefix + digits, prefix.size(), spec, '>');
 }
@@ -113,7 +118,8 @@ std::string format_float(Run& run, double value, const Spec& spec) {
                        : std::isinf(value) ? "inf"
                                            : float_digits(magnitude, type, spec.precision);
   const size_t whole = std::min(digits.find_first_of(".e"), digits.size());
-  if (std::isfinite(value)) digits = group_digits(digits.substr(0, whole), spec.grouping, 3) + digits.substr(whole);
+  if (std::isfinite(value))
+    digits = group_digits(digits.substr(0, whole), spec.grouping, 3) + digits.substr(whole);
   if (type == '%') digits += '%';
   return pad(run, prefix + with_case(digits, is_upper), prefix.size(), spec, '>');
 }
@@ -143,8 +149,9 @@ std::string ascii_repr(Run& run, const Value& value) {
       out += static_cast<char>(c);
     } else {
       const uint32_t code = c;
-      out += code < 0x100 ? fmt::format("\\x{:02x}", code)
-                          : code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                              : fmt::format("\\U{:08x}", code);
     }
   }
   return out;
@@ -154,7 +161,10 @@ std::string ascii_repr(Run& run, const Value& value) {
 class PrintfFormatter {
  public:
   PrintfFormatter(Run& run, const Value& format, const Value& arguments)
-      : run_(run), text_(format.as_string()), is_markup_(format.as<StringObject>().markup), arguments_(arguments) {
+      : run_(run),
+        text_(format.as_string()),
+        is_markup_(format.as<StringObject>().markup),
+        arguments_(arguments) {
     if (arguments.is(Kind::kTuple)) {
       positional_ = arguments.as_sequence();
     } else {
@@ -222,15 +232,24 @@ class PrintfFormatter {
   void read_flags(size_t& i, Spec& spec) {
     for (; i < text_.size(); ++i) {
       switch (text_[i]) {
-        case '-': spec.align = '<'; break;
-        case '+': spec.sign = '+'; break;
-        case ' ': spec.sign = spec.sign == '+' ? '+' : ' '; break;
-        case '#': spec.alternate = true; break;
+        case '-':
+          spec.align = '<';
+          break;
+        case '+':
+          spec.sign = '+';
+          break;
+        case ' ':
+          spec.sign = spec.sign == '+' ? '+' : ' ';
+          break;
+        case '#':
+          spec.alternate = true;
+          break;
         case '0':
           spec.fill = U'0';
           if (spec.align == 0) spec.align = '=';
           break;
-        default: return;
+        default:
+          return;
       }
     }
   }
@@ -252,7 +271,9 @@ class PrintfFormatter {
     ++i;
     const Value count = next_argument();
     if (!count.is_integral()) run_.fail("* wants int");
-    return run_.failed() ? 0 : std::clamp(need_index(run_, count, "width"), -(int64_t{1} << 40), int64_t{1} << 40);
+    return run_.failed()
+               ? 0
+               : std::clamp(need_index(run_, count, "width"), -(int64_t{1} << 40), int64_t{1} << 40);
   }
 
   Value next_argument() {
@@ -263,22 +284,28 @@ class PrintfFormatter {
   std::string convert(const Value& value, Spec spec) {
     if (spec.align == '<') spec.fill = U' ';
     switch (spec.type) {
-      case 's': return text(str(run_, value), value, spec);
-      case 'r': return text(repr(run_, value), value, spec);
-      case 'a': return text(ascii_repr(run_, value), value, spec);
-      case 'c': return convert_char(value, spec);
+      case 's':
+        return text(str(run_, value), value, spec);
+      case 'r':
+        return text(repr(run_, value), value, spec);
+      case 'a':
+        return text(ascii_repr(run_, value), value, spec);
+      case 'c':
+        return convert_char(value, spec);
       case 'd':
       case 'i':
       case 'u':
       case 'x':
       case 'X':
-      case 'o': return convert_int(value, spec);
+      case 'o':
+        return convert_int(value, spec);
       case 'e':
       case 'E':
       case 'f':
       case 'F':
       case 'g':
-      case 'G': return convert_float(value, spec);
+      case 'G':
+        return convert_float(value, spec);
       default:
         run_.fail(fmt::format("unsupported format character '{}'", spec.type));
         return "";
@@ -286,7 +313,8 @@ class PrintfFormatter {
   }
 
   std::string text(std::string converted, const Value& value, Spec spec) {
-    if (is_markup_ && !(value.is_string() && value.as<StringObject>().markup)) converted = escape_html(converted);
+    if (is_markup_ && !(value.is_string() && value.as<StringObject>().markup))
+      converted = escape_html(converted);
     spec.fill = U' ';
     if (spec.align != '<') spec.align = '>';
     return format_text(run_, std::move(converted), spec);
@@ -403,8 +431,9 @@ class BraceFormatter {
     const size_t start = i;
     int open = 1;
     for (; i < text.size() && open > 0; ++i) open += text[i] == '{' ? 1 : text[i] == '}' ? -1 : 0;
-    if (open > 0) run_.fail(start == text.size() ? "Single '{' encountered in format string"
-                                                 : "expected '}' before end of string");
+    if (open > 0)
+      run_.fail(start == text.size() ? "Single '{' encountered in format string"
+                                     : "expected '}' before end of string");
     if (run_.failed()) return "";
     const std::string_view field = text.substr(start, i - 1 - start);
     const size_t name_end = std::min(field.find_first_of("!:"), field.size());
@@ -425,11 +454,16 @@ class BraceFormatter {
 
   Value convert(const Value& value, char conversion) {
     switch (conversion) {
-      case 0: return value;
-      case 's': return run_.string(str(run_, value));
-      case 'r': return run_.string(repr(run_, value));
-      case 'a': return run_.string(ascii_repr(run_, value));
-      default: return run_.fail(fmt::format("Unknown conversion specifier '{}'", conversion));
+      case 0:
+        return value;
+      case 's':
+        return run_.string(str(run_, value));
+      case 'r':
+        return run_.string(repr(run_, value));
+      case 'a':
+        return run_.string(ascii_repr(run_, value));
+      default:
+        return run_.fail(fmt::format("Unknown conversion specifier '{}'", conversion));
     }
   }
 
@@ -511,9 +545,11 @@ std::string format_value(Run& run, const Value& value, std::string_view text) {
                       !spec.alternate && spec.grouping == 0;
     return fits ? format_text(run, value.as_string(), spec) : unknown();
   }
-  const bool is_float_type = std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != 0;
+  const bool is_float_type =
+      std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != 0;
   if (value.is(Kind::kFloat) || (value.is_integral() && is_float_type)) {
-    return is_float_type || spec.type == 0 || spec.type == 'n' ? format_float(run, value.as_float(), spec) : unknown();
+    return is_float_type || spec.type == 0 || spec.type == 'n' ? format_float(run, value.as_float(), spec)
+                                                               : unknown();
   }
   if (!value.is_integral() || spec.precision || spec.type == 's') return unknown();
   if (spec.type == 'c') {

@@ -8,11 +8,12 @@
 
 namespace tensorfold::jinja {
 
-/// The items of an iterable for which a loop's `if` holds, evaluated in the loop test's own function when the loop
-/// asks for the next item. held[0] is the source.
+/// The items of an iterable for which a loop's `if` holds, evaluated in the loop test's own function when the
+/// loop asks for the next item. held[0] is the source.
 class TestedIterator : public IteratorObject {
  public:
-  TestedIterator(Heap* heap, std::vector<Value> values, Interpreter* interpreter, const Stmt* stmt, Activation* outer)
+  TestedIterator(Heap* heap, std::vector<Value> values, Interpreter* interpreter, const Stmt* stmt,
+                 Activation* outer)
       : IteratorObject(heap, std::move(values)), interpreter_(interpreter), stmt_(stmt), outer_(outer) {}
 
  private:
@@ -103,9 +104,15 @@ void Interpreter::enter(const ScopePlan& scope) {
   for (const CellLoad& load : scope.loads) {
     Value& target = current_->cells[load.index];
     switch (load.source) {
-      case CellLoad::Source::kNothing: target = Value(); break;
-      case CellLoad::Source::kCell: target = cell(load.cell); break;
-      case CellLoad::Source::kContext: target = resolve(load.name); break;
+      case CellLoad::Source::kNothing:
+        target = Value();
+        break;
+      case CellLoad::Source::kCell:
+        target = cell(load.cell);
+        break;
+      case CellLoad::Source::kContext:
+        target = resolve(load.name);
+        break;
     }
   }
 }
@@ -130,17 +137,31 @@ Interpreter::Signal Interpreter::exec(const Stmt& stmt, std::string& out) {
   run_.line = stmt.line;
   if (!guard || !run_.step()) return Signal::kBreak;
   switch (stmt.kind) {
-    case StmtKind::kOutput: exec_output(stmt, out); break;
-    case StmtKind::kIf: return exec_if(stmt, out);
-    case StmtKind::kFor: return exec_for(stmt, out);
-    case StmtKind::kAssign: exec_assign(stmt); break;
+    case StmtKind::kOutput:
+      exec_output(stmt, out);
+      break;
+    case StmtKind::kIf:
+      return exec_if(stmt, out);
+    case StmtKind::kFor:
+      return exec_for(stmt, out);
+    case StmtKind::kAssign:
+      exec_assign(stmt);
+      break;
     case StmtKind::kAssignBlock:
-    case StmtKind::kFilterBlock: return exec_capture(stmt, out);
-    case StmtKind::kMacro: cell(stmt.cell) = run_.make<MacroObject>(&stmt, current_); break;
-    case StmtKind::kCallBlock: exec_call_block(stmt, out); break;
-    case StmtKind::kWith: return exec_with(stmt, out);
-    case StmtKind::kBreak: return Signal::kBreak;
-    case StmtKind::kContinue: return Signal::kContinue;
+    case StmtKind::kFilterBlock:
+      return exec_capture(stmt, out);
+    case StmtKind::kMacro:
+      cell(stmt.cell) = run_.make<MacroObject>(&stmt, current_);
+      break;
+    case StmtKind::kCallBlock:
+      exec_call_block(stmt, out);
+      break;
+    case StmtKind::kWith:
+      return exec_with(stmt, out);
+    case StmtKind::kBreak:
+      return Signal::kBreak;
+    case StmtKind::kContinue:
+      return Signal::kContinue;
   }
   return Signal::kNone;
 }
@@ -171,7 +192,9 @@ void Interpreter::exec_assign(const Stmt& stmt) {
 
 void Interpreter::assign(const Expr& target, const Value& value) {
   switch (target.kind) {
-    case ExprKind::kName: cell(target.cell) = value; break;
+    case ExprKind::kName:
+      cell(target.cell) = value;
+      break;
     case ExprKind::kAttributeTarget: {
       const Value object = cell(target.cell);
       if (!object.is(Kind::kNamespace)) {
@@ -181,7 +204,8 @@ void Interpreter::assign(const Expr& target, const Value& value) {
       }
       break;
     }
-    default: unpack(target, value);
+    default:
+      unpack(target, value);
   }
 }
 
@@ -209,7 +233,8 @@ Interpreter::Signal Interpreter::exec_capture(const Stmt& stmt, std::string& out
   captured_bytes_ -= out.size();
   if (signal == Signal::kNone && !run_.failed()) {
     run_.line = stmt.line;
-    const Value value = stmt.value != nullptr ? eval_builtin(*stmt.value, &text) : run_.string(std::move(text));
+    const Value value =
+        stmt.value != nullptr ? eval_builtin(*stmt.value, &text) : run_.string(std::move(text));
     if (run_.failed()) return Signal::kNone;
     if (stmt.target != nullptr) {
       assign(*stmt.target, value);
@@ -260,8 +285,8 @@ Interpreter::Signal Interpreter::exec_for(const Stmt& stmt, std::string& out) {
   return Signal::kNone;
 }
 
-void Interpreter::exec_recursive_for(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0,
-                                     std::string& out) {
+void Interpreter::exec_recursive_for(const Stmt& stmt, const Value& iterable, Activation* outer,
+                                     int64_t depth0, std::string& out) {
   Activation* const previous = current_;
   Activation* const activation = push_activation(stmt.function, outer);
   run_loop(stmt, iterable, outer, depth0, out);
@@ -269,8 +294,8 @@ void Interpreter::exec_recursive_for(const Stmt& stmt, const Value& iterable, Ac
 }
 
 /// Iterates in the current activation. `outer` is where the loop statement stands.
-Interpreter::Signal Interpreter::run_loop(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0,
-                                          std::string& out) {
+Interpreter::Signal Interpreter::run_loop(const Stmt& stmt, const Value& iterable, Activation* outer,
+                                          int64_t depth0, std::string& out) {
   auto iterator = iterate(run_, iterable);
   Value source = iterable;
   if (stmt.condition != nullptr && iterator != nullptr) {
@@ -279,7 +304,8 @@ Interpreter::Signal Interpreter::run_loop(const Stmt& stmt, const Value& iterabl
     iterator = run_.failed() ? nullptr : std::static_pointer_cast<IteratorObject>(source.object());
   }
   if (iterator == nullptr) return Signal::kNone;
-  const Value loop = run_.make<LoopObject>(source, iterator, stmt.is_recursive ? &stmt : nullptr, outer, depth0);
+  const Value loop =
+      run_.make<LoopObject>(source, iterator, stmt.is_recursive ? &stmt : nullptr, outer, depth0);
   if (run_.failed()) return Signal::kNone;
 
   // As in Jinja, only an iteration that runs to the end of the body keeps `else` from running.
@@ -370,7 +396,8 @@ std::optional<Value> loop_attribute(Run& run, const Value& value, std::string_vi
   if (name == "revindex0") return Value::integer(loop.length(run) - index);
   if (name == "depth") return Value::integer(loop.depth0 + 1);
   if (name == "depth0") return Value::integer(loop.depth0);
-  if (name == "previtem") return loop.index0 == 0 ? run.undefined("there is no previous item") : loop.previous();
+  if (name == "previtem")
+    return loop.index0 == 0 ? run.undefined("there is no previous item") : loop.previous();
   if (name == "nextitem") {
     const Value& next = loop.peek(run);
     return next.is_missing() ? run.undefined("there is no next item") : next;

@@ -1,5 +1,5 @@
-// Walks the tree of a template and writes its text. Knows statements, calls, macros and loops; everything that
-// values do is in jinja_ops.h, jinja_methods.h and jinja_filters.h.
+// Walks the tree of a template and writes its text. Knows statements, calls, macros and loops; everything
+// that values do is in jinja_ops.h, jinja_methods.h and jinja_filters.h.
 #pragma once
 
 #include <deque>
@@ -43,7 +43,10 @@ class LoopObject : public CyclicObject {
     held_[kIterator] = Value(std::static_pointer_cast<Object>(std::move(iterator)));
   }
   ~LoopObject() override { dispose(std::move(held_)); }
-  void clear() override { dispose(std::move(held_)); held_.assign(kNumHeld, Value()); }
+  void clear() override {
+    dispose(std::move(held_));
+    held_.assign(kNumHeld, Value());
+  }
 
   /// Moves to the next item.
   bool advance(Run& run, Value& item);
@@ -95,8 +98,10 @@ class Interpreter {
   void exec_output(const Stmt& stmt, std::string& out);
   Signal exec_if(const Stmt& stmt, std::string& out);
   Signal exec_for(const Stmt& stmt, std::string& out);
-  void exec_recursive_for(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0, std::string& out);
-  Signal run_loop(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0, std::string& out);
+  void exec_recursive_for(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0,
+                          std::string& out);
+  Signal run_loop(const Stmt& stmt, const Value& iterable, Activation* outer, int64_t depth0,
+                  std::string& out);
   Signal exec_capture(const Stmt& stmt, std::string& out);
   void exec_call_block(const Stmt& stmt, std::string& out);
   Signal exec_with(const Stmt& stmt, std::string& out);
@@ -132,7 +137,8 @@ class Interpreter {
   Value call_loop(const Value& loop, Arguments arguments);
   Value call_joiner(const Value& joiner, Arguments arguments);
 
-  /// A new activation, current until release(). Those that inner functions may refer to live until the render ends.
+  /// A new activation, current until release(). Those that inner functions may refer to live until the render
+  /// ends.
   Activation* push_activation(const FunctionPlan& plan, Activation* outer);
   void pop_activation(const FunctionPlan& plan, Activation* activation, Activation* previous);
 

@@ -11,20 +11,26 @@ Value Interpreter::eval(const Expr& expr) {
   const DepthGuard guard(run_);
   if (!guard || !run_.step()) return Value();
   switch (expr.kind) {
-    case ExprKind::kConst: return expr.value;
-    case ExprKind::kName: return eval_name(expr);
+    case ExprKind::kConst:
+      return expr.value;
+    case ExprKind::kName:
+      return eval_name(expr);
     case ExprKind::kTuple:
     case ExprKind::kList:
-    case ExprKind::kDict: return eval_display(expr);
+    case ExprKind::kDict:
+      return eval_display(expr);
     case ExprKind::kAttribute: {
       const Value object = eval(*expr.operands[0]);
       run_.line = expr.line;
       return run_.failed() ? Value() : get_attribute(run_, object, expr.value);
     }
-    case ExprKind::kItem: return eval_item(expr);
-    case ExprKind::kCall: return eval_call(expr, Value());
+    case ExprKind::kItem:
+      return eval_item(expr);
+    case ExprKind::kCall:
+      return eval_call(expr, Value());
     case ExprKind::kFilter:
-    case ExprKind::kTest: return eval_builtin(expr, nullptr);
+    case ExprKind::kTest:
+      return eval_builtin(expr, nullptr);
     case ExprKind::kUnary: {
       const Value operand = eval(*expr.operands[0]);
       run_.line = expr.line;
@@ -42,11 +48,15 @@ Value Interpreter::eval(const Expr& expr) {
       if (run_.failed() || truth(run_, left) == (expr.kind == ExprKind::kOr)) return left;
       return eval(*expr.operands[1]);
     }
-    case ExprKind::kCompare: return eval_compare(expr);
-    case ExprKind::kConcat: return eval_concat(expr);
-    case ExprKind::kConditional: return eval_conditional(expr);
+    case ExprKind::kCompare:
+      return eval_compare(expr);
+    case ExprKind::kConcat:
+      return eval_concat(expr);
+    case ExprKind::kConditional:
+      return eval_conditional(expr);
     case ExprKind::kSlice:
-    case ExprKind::kAttributeTarget: break;
+    case ExprKind::kAttributeTarget:
+      break;
   }
   return run_.fail("this expression has no value");
 }
@@ -59,7 +69,8 @@ Value Interpreter::eval_name(const Expr& expr) {
 std::vector<Value> Interpreter::eval_operands(const Expr& expr, size_t first) {
   std::vector<Value> values;
   values.reserve(expr.operands.size() - first);
-  for (size_t i = first; i < expr.operands.size() && !run_.failed(); ++i) values.push_back(eval(*expr.operands[i]));
+  for (size_t i = first; i < expr.operands.size() && !run_.failed(); ++i)
+    values.push_back(eval(*expr.operands[i]));
   return values;
 }
 
@@ -67,7 +78,8 @@ Value Interpreter::eval_display(const Expr& expr) {
   std::vector<Value> values = eval_operands(expr, 0);
   run_.line = expr.line;
   if (run_.failed()) return Value();
-  if (expr.kind != ExprKind::kDict) return run_.sequence(expr.kind == ExprKind::kList ? Kind::kList : Kind::kTuple, std::move(values));
+  if (expr.kind != ExprKind::kDict)
+    return run_.sequence(expr.kind == ExprKind::kList ? Kind::kList : Kind::kTuple, std::move(values));
   DictBuilder builder(run_);
   for (size_t i = 0; i < values.size(); i += 2) builder.set(std::move(values[i]), std::move(values[i + 1]));
   return run_.failed() ? Value() : builder.finish();
@@ -129,7 +141,8 @@ bool Interpreter::eval_arguments(const Expr& expr, Arguments& arguments) {
     arguments.keywords.emplace_back(keyword.name, eval(*keyword.value));
   }
   if (expr.star_args != nullptr && !run_.failed()) {
-    for (Value& value : to_vector(run_, eval(*expr.star_args))) arguments.positional.push_back(std::move(value));
+    for (Value& value : to_vector(run_, eval(*expr.star_args)))
+      arguments.positional.push_back(std::move(value));
   }
   if (expr.star_kwargs != nullptr && !run_.failed()) {
     const Value mapping = eval(*expr.star_kwargs);
@@ -190,16 +203,22 @@ Value Interpreter::call(const Value& callee, Arguments arguments) {
       const auto& function = callee.as<FunctionObject>();
       return function.body(run_, function.self, arguments);
     }
-    case Kind::kMacro: return call_macro(callee.as<MacroObject>(), std::move(arguments));
-    case Kind::kLoop: return call_loop(callee, std::move(arguments));
-    case Kind::kJoiner: return call_joiner(callee, std::move(arguments));
-    case Kind::kUndefined: return run_.fail_undefined(callee);
-    default: return run_.fail(fmt::format("'{}' object is not callable", type_name(callee)));
+    case Kind::kMacro:
+      return call_macro(callee.as<MacroObject>(), std::move(arguments));
+    case Kind::kLoop:
+      return call_loop(callee, std::move(arguments));
+    case Kind::kJoiner:
+      return call_joiner(callee, std::move(arguments));
+    case Kind::kUndefined:
+      return run_.fail_undefined(callee);
+    default:
+      return run_.fail(fmt::format("'{}' object is not callable", type_name(callee)));
   }
 }
 
 Value Interpreter::call_joiner(const Value& joiner, Arguments arguments) {
-  if (!arguments.positional.empty() || !arguments.keywords.empty()) return run_.fail("a joiner takes no arguments");
+  if (!arguments.positional.empty() || !arguments.keywords.empty())
+    return run_.fail("a joiner takes no arguments");
   auto& object = joiner.as<JoinerObject>();
   if (object.is_used) return object.separator[0];
   object.is_used = true;
@@ -253,12 +272,14 @@ bool Interpreter::bind_macro(const Stmt& definition, Arguments& arguments, Activ
   };
   const std::string_view name = definition.name.empty() ? "None" : std::string_view(definition.name);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    activation.cells[parameters[i].cell] = i < positional.size() ? positional[i] : take_keyword(parameters[i].name);
+    activation.cells[parameters[i].cell] =
+        i < positional.size() ? positional[i] : take_keyword(parameters[i].name);
   }
   if (definition.caller_cell >= 0) {
     Value caller = take_keyword("caller");
     const bool is_given = !caller.is_missing() && !caller.is_none();
-    activation.cells[static_cast<size_t>(definition.caller_cell)] = is_given ? caller : run_.undefined("No caller defined");
+    activation.cells[static_cast<size_t>(definition.caller_cell)] =
+        is_given ? caller : run_.undefined("No caller defined");
   }
   if (definition.kwargs_cell >= 0) {
     DictBuilder builder(run_);
@@ -266,8 +287,11 @@ bool Interpreter::bind_macro(const Stmt& definition, Arguments& arguments, Activ
     activation.cells[static_cast<size_t>(definition.kwargs_cell)] = builder.finish();
   } else if (!keywords.empty()) {
     const bool is_caller = keywords.front().first == "caller";
-    run_.fail(is_caller ? fmt::format("macro '{}' was invoked with two values for the special caller argument. This is most likely a bug.", name)
-                        : fmt::format("macro '{}' takes no keyword argument '{}'", name, keywords.front().first));
+    run_.fail(is_caller
+                  ? fmt::format("macro '{}' was invoked with two values for the special caller argument. "
+                                "This is most likely a bug.",
+                                name)
+                  : fmt::format("macro '{}' takes no keyword argument '{}'", name, keywords.front().first));
   }
   const size_t surplus = positional.size() > parameters.size() ? positional.size() - parameters.size() : 0;
   if (definition.varargs_cell >= 0) {

@@ -69,15 +69,18 @@ class Lexer {
 
   size_t find_delimiter(size_t from) const {
     for (size_t at = from; (at = text_.find('{', at)) != std::string::npos; ++at) {
-      if (at + 1 < text_.size() && std::string_view("{%#").find(text_[at + 1]) != std::string_view::npos) return at;
+      if (at + 1 < text_.size() && std::string_view("{%#").find(text_[at + 1]) != std::string_view::npos)
+        return at;
     }
     return std::string::npos;
   }
 
-  char sign_at(size_t at) const { return at < text_.size() && (text_[at] == '-' || text_[at] == '+') ? text_[at] : 0; }
+  char sign_at(size_t at) const {
+    return at < text_.size() && (text_[at] == '-' || text_[at] == '+') ? text_[at] : 0;
+  }
 
-  /// The data before a tag: `-` removes all white space at its end, lstrip_blocks (blocks and comments without sign)
-  /// the white space of the line that the tag begins.
+  /// The data before a tag: `-` removes all white space at its end, lstrip_blocks (blocks and comments
+  /// without sign) the white space of the line that the tag begins.
   std::string_view strip_data(std::string_view data, char sign, bool can_lstrip) const {
     if (sign == '-') return data.substr(0, data.size() - trailing_space(data));
     if (sign == '+' || !can_lstrip) return data;
@@ -197,9 +200,9 @@ class Lexer {
   /// `digits` with single underscores between them; returns the end, or `at` when there are none.
   size_t digits_end(size_t at) const {
     size_t end = at;
-    while (end < text_.size() && (is_digit_char(text_[end]) ||
-                                  (text_[end] == '_' && end > at && is_digit_char(text_[end - 1]) &&
-                                   end + 1 < text_.size() && is_digit_char(text_[end + 1])))) {
+    while (end < text_.size() &&
+           (is_digit_char(text_[end]) || (text_[end] == '_' && end > at && is_digit_char(text_[end - 1]) &&
+                                          end + 1 < text_.size() && is_digit_char(text_[end + 1])))) {
       ++end;
     }
     return end;
@@ -219,8 +222,10 @@ class Lexer {
     std::string number = text_.substr(pos_, end - pos_);
     std::erase(number, '_');
     double value = 0;
-    if (std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc::result_out_of_range) {
-      value = number.find("e-") != std::string::npos || number.find("E-") != std::string::npos ? 0.0 : HUGE_VAL;
+    if (std::from_chars(number.data(), number.data() + number.size(), value).ec ==
+        std::errc::result_out_of_range) {
+      value =
+          number.find("e-") != std::string::npos || number.find("E-") != std::string::npos ? 0.0 : HUGE_VAL;
     }
     add(TokenKind::kFloat).value = Value::real(value);
     pos_ = end;
@@ -240,7 +245,9 @@ class Lexer {
       end = based_digits_end(pos_ + 2, base);
       digits = text_.substr(pos_ + 2, end - pos_ - 2);
     } else if (text_[pos_] == '0') {
-      while (end < text_.size() && (text_[end] == '0' || (text_[end] == '_' && end + 1 < text_.size() && text_[end + 1] == '0'))) ++end;
+      while (end < text_.size() &&
+             (text_[end] == '0' || (text_[end] == '_' && end + 1 < text_.size() && text_[end + 1] == '0')))
+        ++end;
       digits = "0";
     } else {
       end = digits_end(pos_);
@@ -250,7 +257,8 @@ class Lexer {
     Int value = 0;
     for (const char c : digits) {
       const int digit = is_digit_char(c) ? c - '0' : (c | 0x20) - 'a' + 10;
-      if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{digit}, &value)) {
+      if (__builtin_mul_overflow(value, Int{base}, &value) ||
+          __builtin_add_overflow(value, Int{digit}, &value)) {
         fail("integer literal does not fit in 128 bits");
         return;
       }
@@ -263,7 +271,8 @@ class Lexer {
     const auto is_digit_of_base = [&](size_t i) {
       if (i >= text_.size()) return false;
       const char c = static_cast<char>(text_[i] | 0x20);
-      return base == 16 ? is_digit_char(text_[i]) || (c >= 'a' && c <= 'f') : text_[i] >= '0' && text_[i] < '0' + base;
+      return base == 16 ? is_digit_char(text_[i]) || (c >= 'a' && c <= 'f')
+                        : text_[i] >= '0' && text_[i] < '0' + base;
     };
     while (is_digit_of_base(at) || (at < text_.size() && text_[at] == '_' && is_digit_of_base(at + 1))) ++at;
     return at;
@@ -288,8 +297,9 @@ class Lexer {
   }
 
   void lex_operator() {
-    constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-                                               "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                               "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                               ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     const std::string_view rest = std::string_view(text_).substr(pos_);
     const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
                                   [&](std::string_view candidate) { return rest.starts_with(candidate); });
@@ -346,7 +356,9 @@ class Lexer {
       if (static_cast<unsigned char>(raw[i]) >= 0x80) {
         // Jinja spells such a character as an escape first, whose backslash this one then escapes.
         const uint32_t c = next_code_point(raw, i);
-        out += c < 0x100 ? fmt::format("\\x{:02x}", c) : c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);
+        out += c < 0x100     ? fmt::format("\\x{:02x}", c)
+               : c < 0x10000 ? fmt::format("\\u{:04x}", c)
+                             : fmt::format("\\U{:08x}", c);
       } else if (!unescape_one(raw, i, out)) {
         return false;
       }
@@ -364,7 +376,8 @@ class Lexer {
       // A line joined to the next.
     } else if (c >= '0' && c <= '7') {
       char32_t code = static_cast<char32_t>(c - '0');
-      for (int n = 0; n < 2 && i < raw.size() && raw[i] >= '0' && raw[i] <= '7'; ++n) code = code * 8 + static_cast<char32_t>(raw[i++] - '0');
+      for (int n = 0; n < 2 && i < raw.size() && raw[i] >= '0' && raw[i] <= '7'; ++n)
+        code = code * 8 + static_cast<char32_t>(raw[i++] - '0');
       append_code_point(out, code);
     } else if (c == 'x' || c == 'u' || c == 'U') {
       return unescape_hex(raw, i, c, out);
@@ -412,7 +425,8 @@ class Lexer {
   int line_at(size_t pos) {
     if (pos < counted_) counted_ = 0, line_ = 1;
     const auto begin = text_.begin();
-    line_ += static_cast<int>(std::count(begin + static_cast<std::ptrdiff_t>(counted_), begin + static_cast<std::ptrdiff_t>(pos), '\n'));
+    line_ += static_cast<int>(std::count(begin + static_cast<std::ptrdiff_t>(counted_),
+                                         begin + static_cast<std::ptrdiff_t>(pos), '\n'));
     counted_ = pos;
     return line_;
   }

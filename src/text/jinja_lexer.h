@@ -35,8 +35,8 @@ struct Token {
   bool is_operator(std::string_view op) const { return kind == TokenKind::kOperator && text == op; }
 };
 
-/// The tokens of valid UTF-8 source, ending with kEnd or kError. An error is a token so that the parser, which may
-/// find an earlier one, reports the first.
+/// The tokens of valid UTF-8 source, ending with kEnd or kError. An error is a token so that the parser,
+/// which may find an earlier one, reports the first.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace tensorfold::jinja

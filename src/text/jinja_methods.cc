@@ -17,11 +17,13 @@ struct Method {
 };
 template <size_t N>
 FunctionObject::Body find_method(const Method (&methods)[N], std::string_view name) {
-  const auto* at = std::find_if(std::begin(methods), std::end(methods), [&](const Method& m) { return m.name == name; });
+  const auto* at =
+      std::find_if(std::begin(methods), std::end(methods), [&](const Method& m) { return m.name == name; });
   return at != std::end(methods) ? at->body : nullptr;
 }
 
-Value view(Run& run, const Value& self, Arguments& arguments, std::string_view name, DictViewObject::Part part) {
+Value view(Run& run, const Value& self, Arguments& arguments, std::string_view name,
+           DictViewObject::Part part) {
   bind(run, {name, {}}, arguments);
   return run.failed() ? Value() : run.make<DictViewObject>(self, part);
 }
@@ -54,7 +56,8 @@ Value dict_fromkeys(Run& run, const Value&, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"fromkeys", {"", ""}, 1}, arguments);
   if (run.failed()) return Value();
   DictBuilder builder(run);
-  for (const Value& key : to_vector(run, args[0])) builder.set(key, args[1].is_missing() ? Value::none() : args[1]);
+  for (const Value& key : to_vector(run, args[0]))
+    builder.set(key, args[1].is_missing() ? Value::none() : args[1]);
   return builder.finish();
 }
 
@@ -114,21 +117,27 @@ bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
 /// What Python's object model would show and the sandbox hides.
 bool is_unsafe(const Value& object, std::string_view name) {
   switch (object.kind()) {
-    case Kind::kNamespace: return name == "__class__";
-    case Kind::kDict: if (is_one_of(kDictMutators, name)) return true; break;
-    case Kind::kList: if (is_one_of(kListMutators, name)) return true; break;
-    default: break;
+    case Kind::kNamespace:
+      return name == "__class__";
+    case Kind::kDict:
+      if (is_one_of(kDictMutators, name)) return true;
+      break;
+    case Kind::kList:
+      if (is_one_of(kListMutators, name)) return true;
+      break;
+    default:
+      break;
   }
-  constexpr std::string_view kInternals[] = {"__class__", "__doc__",  "__init__", "__dir__",  "__eq__",
-                                             "__hash__",  "__repr__", "__str__",  "__new__",  "__reduce__",
-                                             "__len__",   "__iter__", "__dict__", "__getattribute__",
-                                             "__init_subclass__", "__subclasshook__", "__sizeof__"};
+  constexpr std::string_view kInternals[] = {
+      "__class__", "__doc__",          "__init__",          "__dir__",          "__eq__",    "__hash__",
+      "__repr__",  "__str__",          "__new__",           "__reduce__",       "__len__",   "__iter__",
+      "__dict__",  "__getattribute__", "__init_subclass__", "__subclasshook__", "__sizeof__"};
   return is_one_of(kInternals, name);
 }
 
 Value unsafe(Run& run, const Value& object, const Value& name) {
-  return run.undefined(fmt::format("access to attribute {} of {} object is unsafe.", string_repr(name.as_string()),
-                                   string_repr(type_name(object))));
+  return run.undefined(fmt::format("access to attribute {} of {} object is unsafe.",
+                                   string_repr(name.as_string()), string_repr(type_name(object))));
 }
 
 std::optional<Value> method(Run& run, const Value& object, FunctionObject::Body body) {
@@ -142,9 +151,12 @@ std::optional<Value> find_attribute(Run& run, const Value& object, const Value& 
   const std::string& name = key.as_string();
   if (is_unsafe(object, name)) return unsafe(run, object, key);
   switch (object.kind()) {
-    case Kind::kString: return method(run, object, find_string_method(name));
-    case Kind::kDict: return method(run, object, find_method(kDictMethods, name));
-    case Kind::kList: return method(run, object, find_method(kListMethods, name));
+    case Kind::kString:
+      return method(run, object, find_string_method(name));
+    case Kind::kDict:
+      return method(run, object, find_method(kDictMethods, name));
+    case Kind::kList:
+      return method(run, object, find_method(kListMethods, name));
     case Kind::kTuple:
       if (static_cast<SequenceObject&>(*object.object()).is_group && (name == "grouper" || name == "list")) {
         return object.as_sequence()[name == "list" ? 1 : 0];
@@ -152,7 +164,8 @@ std::optional<Value> find_attribute(Run& run, const Value& object, const Value& 
       return method(run, object, find_method(kTupleMethods, name));
     case Kind::kNamespace: {
       const auto& attributes = object.as<NamespaceObject>();
-      const Value* value = run.step(static_cast<int64_t>(attributes.attributes.size() / 8)) ? attributes.find(name) : nullptr;
+      const Value* value =
+          run.step(static_cast<int64_t>(attributes.attributes.size() / 8)) ? attributes.find(name) : nullptr;
       return value != nullptr ? std::optional<Value>(*value) : std::nullopt;
     }
     case Kind::kFunction:
@@ -169,9 +182,12 @@ std::optional<Value> find_attribute(Run& run, const Value& object, const Value& 
     case Kind::kCycler:
       if (name == "current") return object.as<CyclerObject>().items[object.as<CyclerObject>().position];
       return method(run, object, find_method(kCyclerMethods, name));
-    case Kind::kLoop: return loop_attribute(run, object, name);
-    case Kind::kMacro: return macro_attribute(run, object, name);
-    default: return std::nullopt;
+    case Kind::kLoop:
+      return loop_attribute(run, object, name);
+    case Kind::kMacro:
+      return macro_attribute(run, object, name);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -207,7 +223,8 @@ std::vector<Value> bind(Run& run, const Signature& signature, Arguments& argumen
   const size_t count = signature.parameters.size();
   std::vector<Value> values = std::move(arguments.positional);
   if (values.size() > count && !signature.takes_more) {
-    run.fail(fmt::format("{}() takes at most {} argument(s) ({} given)", signature.function, count, values.size()));
+    run.fail(fmt::format("{}() takes at most {} argument(s) ({} given)", signature.function, count,
+                         values.size()));
   }
   const size_t num_positional = values.size();
   if (values.size() < count) values.resize(count);

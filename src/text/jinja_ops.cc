@@ -64,15 +64,20 @@ bool equal_views(Run& run, const Value& a, const Value& b) {
 Value fail_operands(Run& run, std::string_view op, const Value& a, const Value& b) {
   if (a.is_undefined()) return run.fail_undefined(a);
   if (b.is_undefined()) return run.fail_undefined(b);
-  return run.fail(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b)));
+  return run.fail(
+      fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b)));
 }
 
 bool order_holds(Operator op, int order) {
   switch (op) {
-    case Operator::kLt: return order < 0;
-    case Operator::kLe: return order <= 0;
-    case Operator::kGt: return order > 0;
-    default: return order >= 0;
+    case Operator::kLt:
+      return order < 0;
+    case Operator::kLe:
+      return order <= 0;
+    case Operator::kGt:
+      return order > 0;
+    default:
+      return order >= 0;
   }
 }
 
@@ -80,8 +85,8 @@ bool fail_order(Run& run, Operator op, const Value& a, const Value& b) {
   if (a.is_undefined() || b.is_undefined()) {
     run.fail_undefined(a.is_undefined() ? a : b);
   } else {
-    run.fail(fmt::format("'{}' not supported between instances of '{}' and '{}'", operator_text(op), type_name(a),
-                         type_name(b)));
+    run.fail(fmt::format("'{}' not supported between instances of '{}' and '{}'", operator_text(op),
+                         type_name(a), type_name(b)));
   }
   return false;
 }
@@ -173,11 +178,16 @@ Value float_power(Run& run, double base, double exponent) {
 
 Value float_arithmetic(Run& run, Operator op, double a, double b) {
   switch (op) {
-    case Operator::kAdd: return Value::real(a + b);
-    case Operator::kSub: return Value::real(a - b);
-    case Operator::kMul: return Value::real(a * b);
-    case Operator::kPow: return float_power(run, a, b);
-    default: break;
+    case Operator::kAdd:
+      return Value::real(a + b);
+    case Operator::kSub:
+      return Value::real(a - b);
+    case Operator::kMul:
+      return Value::real(a * b);
+    case Operator::kPow:
+      return float_power(run, a, b);
+    default:
+      break;
   }
   if (b == 0) {
     return run.fail(op == Operator::kDiv        ? "float division by zero"
@@ -192,7 +202,8 @@ Value float_arithmetic(Run& run, Operator op, double a, double b) {
 Value add_strings(Run& run, const StringObject& a, const StringObject& b) {
   if (!run.can_allocate(a.text.size() + b.text.size())) return Value();
   if (!a.markup && !b.markup) return run.string(a.text + b.text);
-  return run.string((a.markup ? a.text : escape_html(a.text)) + (b.markup ? b.text : escape_html(b.text)), true);
+  return run.string((a.markup ? a.text : escape_html(a.text)) + (b.markup ? b.text : escape_html(b.text)),
+                    true);
 }
 
 Value add_sequences(Run& run, const Value& a, const Value& b) {
@@ -209,7 +220,8 @@ Value add_sequences(Run& run, const Value& a, const Value& b) {
 
 /// The product of a string, list or tuple and a count.
 Value repeat(Run& run, const Value& value, Int count) {
-  const size_t unit = value.is_string() ? value.as_string().size() : value.as_sequence().size() * sizeof(Value);
+  const size_t unit =
+      value.is_string() ? value.as_string().size() : value.as_sequence().size() * sizeof(Value);
   if (count <= 0 || unit == 0) count = 0;
   if (count > static_cast<Int>(run.limits().max_memory_bytes)) count = run.limits().max_memory_bytes + Int{1};
   size_t bytes = 0;
@@ -231,8 +243,8 @@ Value repeat(Run& run, const Value& value, Int count) {
 }  // namespace
 
 std::string_view operator_text(Operator op) {
-  constexpr std::string_view kTexts[] = {"+",  "-", "*",  "/", "//", "%",  "** or pow()", "-",     "+",
-                                         "not", "==", "!=", "<", "<=", ">", ">=",         "in", "not in"};
+  constexpr std::string_view kTexts[] = {"+",   "-",  "*",  "/", "//", "%", "** or pow()", "-",  "+",
+                                         "not", "==", "!=", "<", "<=", ">", ">=",          "in", "not in"};
   return kTexts[static_cast<int>(op)];
 }
 
@@ -291,7 +303,8 @@ bool equal(Run& run, const Value& a, const Value& b) {
 }
 
 std::optional<int> compare_numbers(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral()) return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int() ? 1 : 0;
+  if (a.is_integral() && b.is_integral())
+    return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int() ? 1 : 0;
   if (a.is_integral()) return compare_int_float(a.as_int(), b.as_float());
   if (b.is_integral()) {
     const std::optional<int> order = compare_int_float(b.as_int(), a.as_float());
@@ -305,11 +318,16 @@ std::optional<int> compare_numbers(const Value& a, const Value& b) {
 bool compare(Run& run, Operator op, const Value& a, const Value& b) {
   if (!run.step()) return false;
   switch (op) {
-    case Operator::kEq: return equal(run, a, b);
-    case Operator::kNe: return !equal(run, a, b) && !run.failed();
-    case Operator::kIn: return contains(run, a, b);
-    case Operator::kNotIn: return !contains(run, a, b) && !run.failed();
-    default: break;
+    case Operator::kEq:
+      return equal(run, a, b);
+    case Operator::kNe:
+      return !equal(run, a, b) && !run.failed();
+    case Operator::kIn:
+      return contains(run, a, b);
+    case Operator::kNotIn:
+      return !contains(run, a, b) && !run.failed();
+    default:
+      break;
   }
   const DepthGuard guard(run);
   if (!guard) return false;
@@ -322,7 +340,8 @@ bool compare(Run& run, Operator op, const Value& a, const Value& b) {
     if (!run.read(std::min(a.as_string().size(), b.as_string().size()))) return false;
     return order_holds(op, a.as_string().compare(b.as_string()));
   }
-  if (a.is_sequence() && a.kind() == b.kind()) return compare_sequences(run, op, a.as_sequence(), b.as_sequence());
+  if (a.is_sequence() && a.kind() == b.kind())
+    return compare_sequences(run, op, a.as_sequence(), b.as_sequence());
   return fail_order(run, op, a, b);
 }
 
@@ -393,9 +412,11 @@ uint64_t hash(Run& run, const Value& value) {
 Value unary(Run& run, Operator op, const Value& operand) {
   if (op == Operator::kNot) return Value::boolean(!truth(run, operand));
   if (operand.is_undefined()) return run.fail_undefined(operand);
-  if (operand.is(Kind::kFloat)) return Value::real(op == Operator::kNeg ? -operand.as_float() : operand.as_float());
+  if (operand.is(Kind::kFloat))
+    return Value::real(op == Operator::kNeg ? -operand.as_float() : operand.as_float());
   if (!operand.is_integral()) {
-    return run.fail(fmt::format("bad operand type for unary {}: '{}'", operator_text(op), type_name(operand)));
+    return run.fail(
+        fmt::format("bad operand type for unary {}: '{}'", operator_text(op), type_name(operand)));
   }
   if (op == Operator::kPos) return Value::integer(operand.as_int());
   return int_arithmetic(run, Operator::kSub, 0, operand.as_int());

@@ -13,9 +13,24 @@
 namespace tensorfold::jinja {
 
 enum class Operator : uint8_t {
-  kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow,  // arithmetic
-  kNeg, kPos, kNot,                               // unary
-  kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn,      // comparison
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kFloorDiv,
+  kMod,
+  kPow,  // arithmetic
+  kNeg,
+  kPos,
+  kNot,  // unary
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kIn,
+  kNotIn,  // comparison
 };
 std::string_view operator_text(Operator op);
 

@@ -13,17 +13,28 @@ namespace tensorfold::jinja {
 
 std::string describe(TokenKind kind, std::string_view text) {
   switch (kind) {
-    case TokenKind::kData: return "template data / text";
-    case TokenKind::kBlockBegin: return "begin of statement block";
-    case TokenKind::kBlockEnd: return "end of statement block";
-    case TokenKind::kVariableBegin: return "begin of print statement";
-    case TokenKind::kVariableEnd: return "end of print statement";
-    case TokenKind::kName: return text.empty() ? "name" : std::string(text);
-    case TokenKind::kString: return "string";
-    case TokenKind::kInteger: return "integer";
-    case TokenKind::kFloat: return "float";
-    case TokenKind::kOperator: return std::string(text);
-    default: return "end of template";
+    case TokenKind::kData:
+      return "template data / text";
+    case TokenKind::kBlockBegin:
+      return "begin of statement block";
+    case TokenKind::kBlockEnd:
+      return "end of statement block";
+    case TokenKind::kVariableBegin:
+      return "begin of print statement";
+    case TokenKind::kVariableEnd:
+      return "end of print statement";
+    case TokenKind::kName:
+      return text.empty() ? "name" : std::string(text);
+    case TokenKind::kString:
+      return "string";
+    case TokenKind::kInteger:
+      return "integer";
+    case TokenKind::kFloat:
+      return "float";
+    case TokenKind::kOperator:
+      return std::string(text);
+    default:
+      return "end of template";
   }
 }
 std::string describe(const Token& token) { return describe(token.kind, token.text); }
@@ -171,8 +182,8 @@ ExprPtr Parser::parse_sum() {
   ExprPtr left = parse_concat();
   while (at_operator("+") || at_operator("-")) {
     const Token op = next();
-    left = make_operation(ExprKind::kBinary, op.line, op.text == "+" ? Operator::kAdd : Operator::kSub, std::move(left),
-                          parse_concat());
+    left = make_operation(ExprKind::kBinary, op.line, op.text == "+" ? Operator::kAdd : Operator::kSub,
+                          std::move(left), parse_concat());
   }
   return left;
 }
@@ -257,7 +268,8 @@ ExprPtr Parser::parse_primary(bool with_namespace) {
 ExprPtr Parser::parse_name(bool with_namespace) {
   const Token token = next();
   const std::string& name = token.text;
-  if (name == "true" || name == "false" || name == "True" || name == "False" || name == "none" || name == "None") {
+  if (name == "true" || name == "false" || name == "True" || name == "False" || name == "none" ||
+      name == "None") {
     ExprPtr expr = make(ExprKind::kConst, token.line);
     const bool is_none = name == "none" || name == "None";
     expr->value = is_none ? Value::none() : Value::boolean(name == "true" || name == "True");
@@ -272,14 +284,16 @@ ExprPtr Parser::parse_name(bool with_namespace) {
   return expr;
 }
 
-ExprPtr Parser::parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary, bool with_namespace) {
+ExprPtr Parser::parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary,
+                            bool with_namespace) {
   const ParserDepth depth(*this);
   ExprPtr tuple = make(ExprKind::kTuple, current().line);
   bool is_tuple = false;
   while (!failed_) {
     if (!tuple->operands.empty()) expect_operator(",");
     if (at(TokenKind::kVariableEnd) || at(TokenKind::kBlockEnd) || at_operator(")")) break;
-    tuple->operands.push_back(only_primary ? parse_primary(with_namespace) : parse_expression(with_conditional));
+    tuple->operands.push_back(only_primary ? parse_primary(with_namespace)
+                                           : parse_expression(with_conditional));
     if (!at_operator(",")) break;
     is_tuple = true;
   }
@@ -473,7 +487,8 @@ ExprPtr Parser::parse_test(ExprPtr subject) {
     test->operands.push_back(parse_postfix(parse_primary(false)));
   }
   test = finish(std::move(test));
-  return is_negated ? make_operation(ExprKind::kUnary, line, Operator::kNot, std::move(test)) : std::move(test);
+  return is_negated ? make_operation(ExprKind::kUnary, line, Operator::kNot, std::move(test))
+                    : std::move(test);
 }
 
 // ---- Entry ----

@@ -11,8 +11,8 @@
 
 namespace tensorfold::jinja {
 
-/// Recursive descent over the tokens. The first error sticks and moves to the end of the input, so that every loop
-/// ends; nodes made after it are never looked at.
+/// Recursive descent over the tokens. The first error sticks and moves to the end of the input, so that every
+/// loop ends; nodes made after it are never looked at.
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) { check_error_token(); }
@@ -74,7 +74,8 @@ class Parser {
   ExprPtr parse_unary(bool with_filter);
   ExprPtr parse_primary(bool with_namespace);
   ExprPtr parse_name(bool with_namespace);
-  ExprPtr parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary = false, bool with_namespace = false);
+  ExprPtr parse_tuple(bool with_conditional, bool in_parentheses, bool only_primary = false,
+                      bool with_namespace = false);
   ExprPtr parse_list();
   ExprPtr parse_dict();
   ExprPtr parse_postfix(ExprPtr expr);

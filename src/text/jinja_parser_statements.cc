@@ -34,7 +34,8 @@ Body Parser::parse_body(const EndTags& end_tags) {
     } else {
       flush();
       expect(TokenKind::kBlockBegin);
-      const bool is_end = std::any_of(end_tags.begin(), end_tags.end(), [&](std::string_view t) { return at_name(t); });
+      const bool is_end =
+          std::any_of(end_tags.begin(), end_tags.end(), [&](std::string_view t) { return at_name(t); });
       if (is_end) break;
       body.push_back(parse_statement());
       expect(TokenKind::kBlockEnd);
@@ -60,19 +61,25 @@ Body Parser::parse_block(const EndTags& end_tags, bool drop_end) {
 }
 
 void Parser::fail_unclosed(const std::string* unknown_tag, int line) {
-  std::string message = unknown_tag != nullptr ? fmt::format("Encountered unknown tag {}.", string_repr(*unknown_tag))
-                                               : "Unexpected end of template.";
+  std::string message = unknown_tag != nullptr
+                            ? fmt::format("Encountered unknown tag {}.", string_repr(*unknown_tag))
+                            : "Unexpected end of template.";
   if (!awaited_.empty()) {
     std::string looking;
-    for (std::string_view tag : awaited_.back()) looking += (looking.empty() ? "" : " or ") + string_repr(tag);
-    const bool is_expected = unknown_tag != nullptr && std::any_of(awaited_.begin(), awaited_.end(), [&](const EndTags& tags) {
-      return std::find(tags.begin(), tags.end(), *unknown_tag) != tags.end();
-    });
-    message += is_expected ? " You probably made a nesting mistake. Jinja is expecting this tag, but currently looking for " + looking + "."
+    for (std::string_view tag : awaited_.back())
+      looking += (looking.empty() ? "" : " or ") + string_repr(tag);
+    const bool is_expected =
+        unknown_tag != nullptr && std::any_of(awaited_.begin(), awaited_.end(), [&](const EndTags& tags) {
+          return std::find(tags.begin(), tags.end(), *unknown_tag) != tags.end();
+        });
+    message += is_expected ? " You probably made a nesting mistake. Jinja is expecting this tag, but "
+                             "currently looking for " +
+                                 looking + "."
                            : " Jinja was looking for the following tags: " + looking + ".";
   }
   if (!open_tags_.empty()) {
-    message += fmt::format(" The innermost block that needs to be closed is {}.", string_repr(open_tags_.back()));
+    message +=
+        fmt::format(" The innermost block that needs to be closed is {}.", string_repr(open_tags_.back()));
   }
   fail(std::move(message), line);
 }
@@ -85,13 +92,17 @@ StmtPtr Parser::parse_statement() {
     return nothing();
   }
   using Parse = StmtPtr (Parser::*)();
-  constexpr std::pair<std::string_view, Parse> kStatements[] = {
-      {"if", &Parser::parse_if},          {"for", &Parser::parse_for},
-      {"set", &Parser::parse_set},        {"with", &Parser::parse_with},
-      {"macro", &Parser::parse_macro},    {"call", &Parser::parse_call_block},
-      {"print", &Parser::parse_print},    {"filter", &Parser::parse_filter_block},
-      {"break", &Parser::parse_loop_control}, {"continue", &Parser::parse_loop_control},
-      {"generation", &Parser::parse_generation}};
+  constexpr std::pair<std::string_view, Parse> kStatements[] = {{"if", &Parser::parse_if},
+                                                                {"for", &Parser::parse_for},
+                                                                {"set", &Parser::parse_set},
+                                                                {"with", &Parser::parse_with},
+                                                                {"macro", &Parser::parse_macro},
+                                                                {"call", &Parser::parse_call_block},
+                                                                {"print", &Parser::parse_print},
+                                                                {"filter", &Parser::parse_filter_block},
+                                                                {"break", &Parser::parse_loop_control},
+                                                                {"continue", &Parser::parse_loop_control},
+                                                                {"generation", &Parser::parse_generation}};
   for (const auto& [name, parse] : kStatements) {
     if (token.text != name) continue;
     open_tags_.push_back(token.text);
@@ -231,8 +242,10 @@ ExprPtr Parser::parse_target(bool with_namespace) {
   const int line = current().line;
   ExprPtr target = parse_tuple(true, false, true, with_namespace);
   if (!failed_ && !check_target(*target)) {
-    constexpr std::pair<ExprKind, std::string_view> kNames[] = {{ExprKind::kConst, "const"}, {ExprKind::kList, "list"},
-                                                                {ExprKind::kDict, "dict"},   {ExprKind::kTuple, "tuple"}};
+    constexpr std::pair<ExprKind, std::string_view> kNames[] = {{ExprKind::kConst, "const"},
+                                                                {ExprKind::kList, "list"},
+                                                                {ExprKind::kDict, "dict"},
+                                                                {ExprKind::kTuple, "tuple"}};
     std::string_view kind = "expression";
     for (const auto& [expr_kind, name] : kNames) kind = target->kind == expr_kind ? name : kind;
     fail(fmt::format("can't assign to '{}'", kind), line);
@@ -242,8 +255,8 @@ ExprPtr Parser::parse_target(bool with_namespace) {
 
 bool Parser::check_target(const Expr& target) {
   if (target.kind == ExprKind::kName || target.kind == ExprKind::kAttributeTarget) return true;
-  return target.kind == ExprKind::kTuple &&
-         std::all_of(target.operands.begin(), target.operands.end(), [&](const ExprPtr& t) { return check_target(*t); });
+  return target.kind == ExprKind::kTuple && std::all_of(target.operands.begin(), target.operands.end(),
+                                                        [&](const ExprPtr& t) { return check_target(*t); });
 }
 
 }  // namespace tensorfold::jinja

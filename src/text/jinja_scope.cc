@@ -13,8 +13,8 @@
 namespace tensorfold::jinja {
 namespace {
 
-/// A Python function that Jinja would write, with its local variables: (nesting level, name) → cell. Scopes at the
-/// same level of one function share a variable of the same name, as they do in Python.
+/// A Python function that Jinja would write, with its local variables: (nesting level, name) → cell. Scopes
+/// at the same level of one function share a variable of the same name, as they do in Python.
 struct Function {
   Function* outer = nullptr;
   std::map<std::pair<int, std::string>, uint32_t> cells;
@@ -27,8 +27,8 @@ struct Function {
 
 enum class LoadKind { kParameter, kContext, kAlias, kUndefined };
 
-/// The names of one scope: those it refers to or stores and does not find outside, and how each starts. A branch of
-/// an `if` is analyzed as a layer over the scope it stands in.
+/// The names of one scope: those it refers to or stores and does not find outside, and how each starts. A
+/// branch of an `if` is analyzed as a layer over the scope it stands in.
 struct Symbols {
   struct Load {
     LoadKind kind;
@@ -61,7 +61,9 @@ struct Symbols {
     }
     return false;
   }
-  const Symbols* find_outside(const std::string& name) const { return parent != nullptr ? parent->find(name) : nullptr; }
+  const Symbols* find_outside(const std::string& name) const {
+    return parent != nullptr ? parent->find(name) : nullptr;
+  }
   const Symbols* find(const std::string& name) const { return has(name) ? this : find_outside(name); }
 
   void load(const std::string& name) {
@@ -99,7 +101,8 @@ struct Symbols {
 // ---- Finding the symbols of a scope ----
 
 void scan_expr(Symbols& symbols, const Expr& expr) {
-  if (expr.kind == ExprKind::kName || expr.kind == ExprKind::kAttributeTarget) symbols.load(expr.value.as_string());
+  if (expr.kind == ExprKind::kName || expr.kind == ExprKind::kAttributeTarget)
+    symbols.load(expr.value.as_string());
   for_each_child(expr, [&](const Expr& child) { scan_expr(symbols, child); });
 }
 void scan_optional(Symbols& symbols, const ExprPtr& expr) {
@@ -108,9 +111,12 @@ void scan_optional(Symbols& symbols, const ExprPtr& expr) {
 
 void scan_target(Symbols& symbols, const Expr& target, bool is_parameter) {
   switch (target.kind) {
-    case ExprKind::kAttributeTarget: symbols.load(target.value.as_string()); break;
+    case ExprKind::kAttributeTarget:
+      symbols.load(target.value.as_string());
+      break;
     case ExprKind::kName:
-      is_parameter ? symbols.declare_parameter(target.value.as_string()) : symbols.store(target.value.as_string());
+      is_parameter ? symbols.declare_parameter(target.value.as_string())
+                   : symbols.store(target.value.as_string());
       break;
     default:
       for (const ExprPtr& part : target.operands) scan_target(symbols, *part, is_parameter);
@@ -135,21 +141,30 @@ void scan_stmt(Symbols& symbols, const Stmt& stmt) {
     case StmtKind::kOutput:
       for (const ExprPtr& expr : stmt.exprs) scan_expr(symbols, *expr);
       break;
-    case StmtKind::kIf: scan_if(symbols, stmt); break;
+    case StmtKind::kIf:
+      scan_if(symbols, stmt);
+      break;
     case StmtKind::kFor:
     case StmtKind::kCallBlock:
-    case StmtKind::kFilterBlock: scan_optional(symbols, stmt.value); break;
+    case StmtKind::kFilterBlock:
+      scan_optional(symbols, stmt.value);
+      break;
     case StmtKind::kAssign:
       scan_expr(symbols, *stmt.value);
       scan_target(symbols, *stmt.target, false);
       break;
-    case StmtKind::kAssignBlock: scan_target(symbols, *stmt.target, false); break;
-    case StmtKind::kMacro: symbols.store(stmt.name); break;
+    case StmtKind::kAssignBlock:
+      scan_target(symbols, *stmt.target, false);
+      break;
+    case StmtKind::kMacro:
+      symbols.store(stmt.name);
+      break;
     case StmtKind::kWith:
       for (size_t i = 1; i < stmt.exprs.size(); i += 2) scan_expr(symbols, *stmt.exprs[i]);
       break;
     case StmtKind::kBreak:
-    case StmtKind::kContinue: break;
+    case StmtKind::kContinue:
+      break;
   }
 }
 
@@ -159,7 +174,8 @@ void scan_body(Symbols& symbols, const Body& body) {
 
 // ---- Is a special name used? ----
 
-/// Which of some names a body reads before anything in it assigns them, walking it in source order as Jinja does.
+/// Which of some names a body reads before anything in it assigns them, walking it in source order as Jinja
+/// does.
 class UndeclaredNames {
  public:
   explicit UndeclaredNames(std::set<std::string> names) : names_(std::move(names)) {}
@@ -171,7 +187,8 @@ class UndeclaredNames {
 
  private:
   void visit_expr(const Expr& expr) {
-    if (expr.kind == ExprKind::kName && names_.count(expr.value.as_string()) != 0) found_.insert(expr.value.as_string());
+    if (expr.kind == ExprKind::kName && names_.count(expr.value.as_string()) != 0)
+      found_.insert(expr.value.as_string());
     for_each_child(expr, [&](const Expr& child) { visit_expr(child); });
   }
   void visit_optional(const ExprPtr& expr) {
@@ -204,7 +221,8 @@ class UndeclaredNames {
 
 bool stores_loop(const Expr& target) {
   if (target.kind == ExprKind::kName && target.value.as_string() == "loop") return true;
-  return std::any_of(target.operands.begin(), target.operands.end(), [](const ExprPtr& t) { return stores_loop(*t); });
+  return std::any_of(target.operands.begin(), target.operands.end(),
+                     [](const ExprPtr& t) { return stores_loop(*t); });
 }
 
 /// The line of an assignment to `loop` in a statement, or 0.
@@ -292,11 +310,17 @@ class Resolver {
       const uint32_t index = symbols.function->cell(symbols.level, name);
       if (!is_function_scope) result.cells.push_back(index);
       switch (how.kind) {
-        case LoadKind::kParameter: break;
-        case LoadKind::kUndefined: result.loads.push_back({index, CellLoad::Source::kNothing, {}, {}}); break;
-        case LoadKind::kContext: result.loads.push_back({index, CellLoad::Source::kContext, {}, name}); break;
+        case LoadKind::kParameter:
+          break;
+        case LoadKind::kUndefined:
+          result.loads.push_back({index, CellLoad::Source::kNothing, {}, {}});
+          break;
+        case LoadKind::kContext:
+          result.loads.push_back({index, CellLoad::Source::kContext, {}, name});
+          break;
         case LoadKind::kAlias:
-          result.loads.push_back({index, CellLoad::Source::kCell, cell_of(*how.source, name, symbols.function), {}});
+          result.loads.push_back(
+              {index, CellLoad::Source::kCell, cell_of(*how.source, name, symbols.function), {}});
           break;
       }
     }
@@ -308,16 +332,21 @@ class Resolver {
   void resolve_expr(Expr& expr, const Frame& frame) {
     switch (expr.kind) {
       case ExprKind::kName:
-      case ExprKind::kAttributeTarget: expr.cell = cell(frame, expr.value.as_string()); break;
+      case ExprKind::kAttributeTarget:
+        expr.cell = cell(frame, expr.value.as_string());
+        break;
       case ExprKind::kFilter:
-      case ExprKind::kTest: resolve_builtin(expr, frame); break;
+      case ExprKind::kTest:
+        resolve_builtin(expr, frame);
+        break;
       case ExprKind::kConditional: {
         Frame soft = frame;
         soft.is_soft = true;
         resolve_children(expr, soft);
         return;
       }
-      default: break;
+      default:
+        break;
     }
     resolve_children(expr, frame);
   }
@@ -332,7 +361,8 @@ class Resolver {
     const bool is_filter = expr.kind == ExprKind::kFilter;
     expr.builtin = is_filter ? find_filter(expr.value.as_string()) : find_test(expr.value.as_string());
     if (expr.builtin == nullptr && !frame.is_soft) {
-      fail(expr.line, fmt::format("No {} named {}.", is_filter ? "filter" : "test", string_repr(expr.value.as_string())));
+      fail(expr.line, fmt::format("No {} named {}.", is_filter ? "filter" : "test",
+                                  string_repr(expr.value.as_string())));
     }
   }
 
@@ -347,23 +377,35 @@ class Resolver {
       case StmtKind::kOutput:
         for (ExprPtr& expr : stmt.exprs) resolve_expr(*expr, frame);
         break;
-      case StmtKind::kIf: resolve_if(stmt, frame); break;
-      case StmtKind::kFor: resolve_for(stmt, frame); break;
+      case StmtKind::kIf:
+        resolve_if(stmt, frame);
+        break;
+      case StmtKind::kFor:
+        resolve_for(stmt, frame);
+        break;
       case StmtKind::kAssign:
         resolve_expr(*stmt.target, frame);
         resolve_expr(*stmt.value, frame);
         break;
       case StmtKind::kAssignBlock:
-      case StmtKind::kFilterBlock: resolve_capture(stmt, frame); break;
+      case StmtKind::kFilterBlock:
+        resolve_capture(stmt, frame);
+        break;
       case StmtKind::kMacro:
         stmt.cell = cell(frame, stmt.name);
         resolve_function(stmt, frame);
         break;
-      case StmtKind::kCallBlock: resolve_call_block(stmt, frame); break;
-      case StmtKind::kWith: resolve_with(stmt, frame); break;
+      case StmtKind::kCallBlock:
+        resolve_call_block(stmt, frame);
+        break;
+      case StmtKind::kWith:
+        resolve_with(stmt, frame);
+        break;
       case StmtKind::kBreak:
       case StmtKind::kContinue:
-        if (!frame.in_loop) fail(stmt.line, stmt.kind == StmtKind::kBreak ? "'break' outside loop" : "'continue' not properly in loop");
+        if (!frame.in_loop)
+          fail(stmt.line,
+               stmt.kind == StmtKind::kBreak ? "'break' outside loop" : "'continue' not properly in loop");
         break;
     }
   }
@@ -380,7 +422,8 @@ class Resolver {
     resolve_body(stmt.otherwise, soft);
   }
 
-  /// `set` and `filter` blocks. The filter of a filter block sees the block's variables; so does that of a set block.
+  /// `set` and `filter` blocks. The filter of a filter block sees the block's variables; so does that of a
+  /// set block.
   void resolve_capture(Stmt& stmt, const Frame& frame) {
     Symbols symbols = inner_symbols(frame, frame.function);
     scan_body(symbols, stmt.body);
@@ -417,11 +460,14 @@ class Resolver {
       if (parameter.name != "caller") continue;
       has_caller_parameter = true;
       if (special.found("caller") && parameter.default_value == nullptr) {
-        fail(stmt.line, "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a default.");
+        fail(stmt.line,
+             "When defining macros or call blocks the special \"caller\" argument must be omitted or be "
+             "given a default.");
       }
     }
     const auto declare = [&](const std::string& name) -> int64_t {
-      const bool is_parameter = std::any_of(stmt.parameters.begin(), stmt.parameters.end(), [&](const Parameter& p) { return p.name == name; });
+      const bool is_parameter = std::any_of(stmt.parameters.begin(), stmt.parameters.end(),
+                                            [&](const Parameter& p) { return p.name == name; });
       if (!special.found(name) || is_parameter) return -1;
       symbols.declare_parameter(name);
       return function.cell(symbols.level, name);

@@ -50,9 +50,15 @@ class DictIterator : public IteratorObject {
     if (held.empty() || next_ >= held[0].as<DictObject>().entries.size()) return false;
     const auto& [key, value] = held[0].as<DictObject>().entries[next_++];
     switch (part_) {
-      case DictViewObject::Part::kKeys: out = key; break;
-      case DictViewObject::Part::kValues: out = value; break;
-      case DictViewObject::Part::kItems: out = run.tuple({key, value}); break;
+      case DictViewObject::Part::kKeys:
+        out = key;
+        break;
+      case DictViewObject::Part::kValues:
+        out = value;
+        break;
+      case DictViewObject::Part::kItems:
+        out = run.tuple({key, value});
+        break;
     }
     return true;
   }
@@ -183,14 +189,21 @@ int64_t need_index(Run& run, const Value& value, std::string_view what) {
 
 std::optional<int64_t> try_length(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return static_cast<int64_t>(value.as<StringObject>().length);
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kString:
+      return static_cast<int64_t>(value.as<StringObject>().length);
     case Kind::kList:
-    case Kind::kTuple: return static_cast<int64_t>(value.as_sequence().size());
-    case Kind::kDict: return static_cast<int64_t>(value.as<DictObject>().entries.size());
-    case Kind::kRange: return static_cast<int64_t>(value.as<RangeObject>().length());
-    case Kind::kDictView: return static_cast<int64_t>(value.as<DictViewObject>().mapping().entries.size());
-    default: return std::nullopt;
+    case Kind::kTuple:
+      return static_cast<int64_t>(value.as_sequence().size());
+    case Kind::kDict:
+      return static_cast<int64_t>(value.as<DictObject>().entries.size());
+    case Kind::kRange:
+      return static_cast<int64_t>(value.as<RangeObject>().length());
+    case Kind::kDictView:
+      return static_cast<int64_t>(value.as<DictViewObject>().mapping().entries.size());
+    default:
+      return std::nullopt;
   }
 }
 
@@ -230,7 +243,8 @@ std::shared_ptr<IteratorObject> iterate(Run& run, const Value& value) {
 std::vector<Value> to_vector(Run& run, const Value& value) {
   if (value.is_sequence()) {
     run.step(static_cast<int64_t>(value.as_sequence().size()));
-    return run.can_allocate(value.as_sequence().size() * sizeof(Value)) ? value.as_sequence() : std::vector<Value>();
+    return run.can_allocate(value.as_sequence().size() * sizeof(Value)) ? value.as_sequence()
+                                                                        : std::vector<Value>();
   }
   std::vector<Value> items;
   const auto iterator = iterate(run, value);
@@ -290,8 +304,9 @@ std::optional<Value> try_item(Run& run, const Value& object, const Value& key) {
 Value slice(Run& run, const Value& object, const Value& start, const Value& stop, const Value& step) {
   if (object.is_undefined()) return run.fail_undefined(object);
   if (!object.is_string() && !object.is_sequence() && !object.is(Kind::kRange)) {
-    return run.fail(object.is(Kind::kDict) ? "unhashable type: 'slice'"
-                                           : fmt::format("'{}' object is not subscriptable", type_name(object)));
+    return run.fail(object.is(Kind::kDict)
+                        ? "unhashable type: 'slice'"
+                        : fmt::format("'{}' object is not subscriptable", type_name(object)));
   }
   const Selection chosen = select(run, length(run, object), start, stop, step);
   if (!run.step(static_cast<int64_t>(chosen.count)) || run.failed()) return Value();
@@ -362,11 +377,13 @@ void DictBuilder::set(Value key, Value value) {
 Value DictBuilder::finish() { return run_.make<DictObject>(std::move(entries_), std::move(index_)); }
 
 void stable_sort(std::vector<size_t>& order, const std::function<bool(size_t, size_t)>& less) {
-  // Merging runs of doubling width: every index stays in bounds whatever `less` answers, unlike std::stable_sort.
+  // Merging runs of doubling width: every index stays in bounds whatever `less` answers, unlike
+  // std::stable_sort.
   std::vector<size_t> merged(order.size());
   for (size_t width = 1; width < order.size(); width *= 2) {
     for (size_t left = 0; left < order.size(); left += 2 * width) {
-      const size_t middle = std::min(left + width, order.size()), right = std::min(left + 2 * width, order.size());
+      const size_t middle = std::min(left + width, order.size()),
+                   right = std::min(left + 2 * width, order.size());
       size_t a = left, b = middle;
       for (size_t k = left; k < right; ++k) {
         const bool take_right = a == middle || (b < right && less(order[b], order[a]));
@@ -398,7 +415,8 @@ Value Run::from_json(const Json& json) {
   if (json.is_uint()) return Value::integer(json.as_uint());
   if (json.is_double()) return Value::real(json.as_double());
   if (json.is_string()) {
-    if (find_invalid_utf8(json.as_string()) != std::string_view::npos) return fail("a string is not valid UTF-8");
+    if (find_invalid_utf8(json.as_string()) != std::string_view::npos)
+      return fail("a string is not valid UTF-8");
     return string(json.as_string());
   }
   if (json.is_array()) {

@@ -137,9 +137,11 @@ std::vector<std::string_view> rsplit_spaces(Run& run, std::string_view text, int
   return pieces;
 }
 
-std::vector<std::string_view> split_at(Run& run, std::string_view text, std::string_view separator, int64_t max) {
+std::vector<std::string_view> split_at(Run& run, std::string_view text, std::string_view separator,
+                                       int64_t max) {
   std::vector<std::string_view> pieces;
-  for (size_t at; max-- != 0 && can_add_piece(run, pieces) && (at = text.find(separator)) != std::string_view::npos;) {
+  for (size_t at;
+       max-- != 0 && can_add_piece(run, pieces) && (at = text.find(separator)) != std::string_view::npos;) {
     pieces.push_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
   }
@@ -147,9 +149,11 @@ std::vector<std::string_view> split_at(Run& run, std::string_view text, std::str
   return pieces;
 }
 
-std::vector<std::string_view> rsplit_at(Run& run, std::string_view text, std::string_view separator, int64_t max) {
+std::vector<std::string_view> rsplit_at(Run& run, std::string_view text, std::string_view separator,
+                                        int64_t max) {
   std::vector<std::string_view> pieces;
-  for (size_t at; max-- != 0 && can_add_piece(run, pieces) && (at = text.rfind(separator)) != std::string_view::npos;) {
+  for (size_t at;
+       max-- != 0 && can_add_piece(run, pieces) && (at = text.rfind(separator)) != std::string_view::npos;) {
     pieces.push_back(text.substr(at + separator.size()));
     text = text.substr(0, at);
   }
@@ -164,21 +168,25 @@ Value split(Run& run, const Value& self, Arguments& arguments) {
   const int64_t max = args[1].is_missing() ? -1 : need_index(run, args[1], "split()");
   const int64_t limit = max < 0 ? -1 : max;
   if (args[0].is_missing() || args[0].is_none()) {
-    return pieces_to_list(run, self, FromRight ? rsplit_spaces(run, text_of(self), limit) : split_spaces(run, text_of(self), limit),
-                          FromRight);
+    return pieces_to_list(
+        run, self,
+        FromRight ? rsplit_spaces(run, text_of(self), limit) : split_spaces(run, text_of(self), limit),
+        FromRight);
   }
   const std::string_view separator = need_string(run, args[0], "split");
   if (separator.empty()) run.fail("empty separator");
   if (run.failed() || !run.search(text_of(self).size(), separator.size())) return Value();
-  return pieces_to_list(
-      run, self,
-      FromRight ? rsplit_at(run, text_of(self), separator, limit) : split_at(run, text_of(self), separator, limit), FromRight);
+  return pieces_to_list(run, self,
+                        FromRight ? rsplit_at(run, text_of(self), separator, limit)
+                                  : split_at(run, text_of(self), separator, limit),
+                        FromRight);
 }
 
 Value splitlines(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"splitlines", {"keepends"}}, arguments);
   // At worst every byte ends a line.
-  if (run.failed() || !run.read(text_of(self).size()) || !run.can_allocate(text_of(self).size() * 16)) return Value();
+  if (run.failed() || !run.read(text_of(self).size()) || !run.can_allocate(text_of(self).size() * 16))
+    return Value();
   return pieces_to_list(run, self, split_lines(text_of(self), truth(run, args[0])), false);
 }
 
@@ -193,7 +201,8 @@ Value partition(Run& run, const Value& self, Arguments& arguments) {
   const size_t at = FromRight ? text.rfind(separator) : text.find(separator);
   if (at == std::string_view::npos) {
     const Value empty = like(run, self, "");
-    return run.tuple(FromRight ? std::vector<Value>{empty, empty, self} : std::vector<Value>{self, empty, empty});
+    return run.tuple(FromRight ? std::vector<Value>{empty, empty, self}
+                               : std::vector<Value>{self, empty, empty});
   }
   return run.tuple({like(run, self, text.substr(0, at)), like(run, self, separator),
                     like(run, self, text.substr(at + separator.size()))});
@@ -233,7 +242,8 @@ std::optional<Window> window(Run& run, const Value& self, const Value& start, co
   const Int from = place(start, 0), to = std::min(place(end, size), size);
   if (run.failed() || !run.read(text_of(self).size()) || from > to) return std::nullopt;
   const size_t begin = code_point_offset(text_of(self), static_cast<size_t>(from));
-  const size_t stop = to == size ? text_of(self).size() : code_point_offset(text_of(self), static_cast<size_t>(to));
+  const size_t stop =
+      to == size ? text_of(self).size() : code_point_offset(text_of(self), static_cast<size_t>(to));
   return Window{std::string_view(text_of(self)).substr(begin, stop - begin), static_cast<size_t>(from)};
 }
 
@@ -282,7 +292,8 @@ Value starts_or_ends_with(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {kName, {"", "", ""}, 1}, arguments);
   if (run.failed()) return Value();
   const std::optional<Window> in = window(run, self, args[1], args[2]);
-  const std::vector<Value> affixes = args[0].is(Kind::kTuple) ? args[0].as_sequence() : std::vector<Value>{args[0]};
+  const std::vector<Value> affixes =
+      args[0].is(Kind::kTuple) ? args[0].as_sequence() : std::vector<Value>{args[0]};
   for (const Value& affix : affixes) {
     const std::string_view text = need_string(run, affix, kName);
     if (run.failed()) return Value();
@@ -321,7 +332,8 @@ Value justify(Run& run, const Value& self, Arguments& arguments) {
   if (run.failed()) return Value();
   const int64_t missing = width - static_cast<int64_t>(self.as<StringObject>().length);
   if (missing <= 0) return self;
-  if (!run.can_allocate(static_cast<size_t>(missing) * fill.size()) || !run.step(missing / 64)) return Value();
+  if (!run.can_allocate(static_cast<size_t>(missing) * fill.size()) || !run.step(missing / 64))
+    return Value();
   const int64_t left = Left == 0 ? 0 : Right == 0 ? missing : missing / 2 + (missing & width & 1);
   std::string out;
   for (int64_t i = 0; i < left; ++i) out += fill;
@@ -333,7 +345,8 @@ Value justify(Run& run, const Value& self, Arguments& arguments) {
 Value zfill(Run& run, const Value& self, Arguments& arguments) {
   const std::vector<Value> args = bind(run, {"zfill", {""}, 1}, arguments);
   if (run.failed()) return Value();
-  const int64_t missing = need_index(run, args[0], "width") - static_cast<int64_t>(self.as<StringObject>().length);
+  const int64_t missing =
+      need_index(run, args[0], "width") - static_cast<int64_t>(self.as<StringObject>().length);
   if (run.failed() || missing <= 0) return run.failed() ? Value() : self;
   if (!run.can_allocate(static_cast<size_t>(missing)) || !run.step(missing / 64)) return Value();
   std::string out = text_of(self);
@@ -485,7 +498,8 @@ constexpr Method kMethods[] = {
 
 }  // namespace
 
-std::string replace_text(Run& run, std::string_view text, std::string_view from, std::string_view to, int64_t limit) {
+std::string replace_text(Run& run, std::string_view text, std::string_view from, std::string_view to,
+                         int64_t limit) {
   if (!run.search(text.size(), from.size())) return "";
   const size_t most = limit < 0 ? SIZE_MAX : static_cast<size_t>(limit);
   const size_t times = std::min(most, count_places(text, from));
@@ -505,8 +519,9 @@ std::string replace_text(Run& run, std::string_view text, std::string_view from,
 }
 
 FunctionObject::Body find_string_method(std::string_view name) {
-  const auto* at = std::lower_bound(std::begin(kMethods), std::end(kMethods), name,
-                                    [](const Method& method, std::string_view value) { return method.name < value; });
+  const auto* at =
+      std::lower_bound(std::begin(kMethods), std::end(kMethods), name,
+                       [](const Method& method, std::string_view value) { return method.name < value; });
   return at != std::end(kMethods) && at->name == name ? at->body : nullptr;
 }
 

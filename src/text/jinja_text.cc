@@ -27,13 +27,26 @@ class ReprWriter {
         out_ += string.markup ? "Markup(" + quoted + ")" : quoted;
         break;
       }
-      case Kind::kUndefined: out_ += "Undefined"; break;
-      case Kind::kList: write_items("[", value.as_sequence(), "]"); break;
-      case Kind::kTuple: write_items("(", value.as_sequence(), value.as_sequence().size() == 1 ? ",)" : ")"); break;
-      case Kind::kDict: write_dict(value.as<DictObject>()); break;
-      case Kind::kDictView: write_view(value.as<DictViewObject>()); break;
-      case Kind::kNamespace: write_namespace(value); break;
-      default: out_ += str(run_, value);
+      case Kind::kUndefined:
+        out_ += "Undefined";
+        break;
+      case Kind::kList:
+        write_items("[", value.as_sequence(), "]");
+        break;
+      case Kind::kTuple:
+        write_items("(", value.as_sequence(), value.as_sequence().size() == 1 ? ",)" : ")");
+        break;
+      case Kind::kDict:
+        write_dict(value.as<DictObject>());
+        break;
+      case Kind::kDictView:
+        write_view(value.as<DictViewObject>());
+        break;
+      case Kind::kNamespace:
+        write_namespace(value);
+        break;
+      default:
+        out_ += str(run_, value);
     }
   }
 
@@ -70,7 +83,8 @@ class ReprWriter {
   }
   void write_namespace(const Value& value) {
     out_ += "<Namespace {";
-    const bool is_open = std::any_of(open_.begin(), open_.end(), [&](const Value& v) { return v.same_as(value); });
+    const bool is_open =
+        std::any_of(open_.begin(), open_.end(), [&](const Value& v) { return v.same_as(value); });
     if (is_open) {
       out_ += "...";
     } else {
@@ -98,24 +112,36 @@ std::string json_number(const Value& value) {
 
 class JsonWriter {
  public:
-  JsonWriter(Run& run, const JsonOptions& options, std::string& out) : run_(run), options_(options), out_(out) {}
+  JsonWriter(Run& run, const JsonOptions& options, std::string& out)
+      : run_(run), options_(options), out_(out) {}
 
   void write(const Value& value, int level) {
     const DepthGuard guard(run_);
     if (!guard || !run_.step() || !run_.can_allocate(out_.size())) return;
     switch (value.kind()) {
-      case Kind::kNone: out_ += "null"; break;
-      case Kind::kBool: out_ += value.as_bool() ? "true" : "false"; break;
+      case Kind::kNone:
+        out_ += "null";
+        break;
+      case Kind::kBool:
+        out_ += value.as_bool() ? "true" : "false";
+        break;
       case Kind::kInt:
-      case Kind::kFloat: out_ += json_number(value); break;
+      case Kind::kFloat:
+        out_ += json_number(value);
+        break;
       case Kind::kString:
         run_.read(value.as_string().size());
         append_json_string(out_, value.as_string(), options_.ensure_ascii);
         break;
       case Kind::kList:
-      case Kind::kTuple: write_list(value.as_sequence(), level); break;
-      case Kind::kDict: write_dict(value.as<DictObject>(), level); break;
-      default: run_.fail(fmt::format("Object of type {} is not JSON serializable", type_name(value)));
+      case Kind::kTuple:
+        write_list(value.as_sequence(), level);
+        break;
+      case Kind::kDict:
+        write_dict(value.as<DictObject>(), level);
+        break;
+      default:
+        run_.fail(fmt::format("Object of type {} is not JSON serializable", type_name(value)));
     }
   }
 
@@ -157,11 +183,19 @@ class JsonWriter {
 
   void write_key(const Value& key) {
     switch (key.kind()) {
-      case Kind::kString: append_json_string(out_, key.as_string(), options_.ensure_ascii); break;
-      case Kind::kNone: out_ += "\"null\""; break;
-      case Kind::kBool: out_ += key.as_bool() ? "\"true\"" : "\"false\""; break;
+      case Kind::kString:
+        append_json_string(out_, key.as_string(), options_.ensure_ascii);
+        break;
+      case Kind::kNone:
+        out_ += "\"null\"";
+        break;
+      case Kind::kBool:
+        out_ += key.as_bool() ? "\"true\"" : "\"false\"";
+        break;
       case Kind::kInt:
-      case Kind::kFloat: out_ += '"' + json_number(key) + '"'; break;
+      case Kind::kFloat:
+        out_ += '"' + json_number(key) + '"';
+        break;
       default:
         run_.fail(fmt::format("keys must be str, int, float, bool or None, not {}", type_name(key)));
     }
@@ -207,8 +241,9 @@ std::string string_repr(std::string_view text) {
       append_code_point(out, c);
     } else {
       const uint32_t code = c;
-      out += code < 0x100 ? fmt::format("\\x{:02x}", code)
-                          : code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                              : fmt::format("\\U{:08x}", code);
     }
   }
   return out + quote;
@@ -226,21 +261,34 @@ void append_str(Run& run, const Value& value, std::string& out) {
 std::string str(Run& run, const Value& value) {
   switch (value.kind()) {
     case Kind::kMissing:
-    case Kind::kUndefined: return "";
-    case Kind::kNone: return "None";
-    case Kind::kBool: return value.as_bool() ? "True" : "False";
-    case Kind::kInt: return int_text(value.as_int());
-    case Kind::kFloat: return python_float_repr(value.as_float());
-    case Kind::kString: return value.as_string();
-    case Kind::kRange: return range_text(value.as<RangeObject>());
+    case Kind::kUndefined:
+      return "";
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return value.as_bool() ? "True" : "False";
+    case Kind::kInt:
+      return int_text(value.as_int());
+    case Kind::kFloat:
+      return python_float_repr(value.as_float());
+    case Kind::kString:
+      return value.as_string();
+    case Kind::kRange:
+      return range_text(value.as<RangeObject>());
     case Kind::kMacro:
-    case Kind::kLoop: return describe(run, value);
+    case Kind::kLoop:
+      return describe(run, value);
     // Python prints an address here, which no template can mean to show.
-    case Kind::kIterator: return "<generator object>";
-    case Kind::kFunction: return fmt::format("<built-in function {}>", value.as<FunctionObject>().name);
-    case Kind::kCycler: return "<Cycler object>";
-    case Kind::kJoiner: return "<Joiner object>";
-    default: return repr(run, value);
+    case Kind::kIterator:
+      return "<generator object>";
+    case Kind::kFunction:
+      return fmt::format("<built-in function {}>", value.as<FunctionObject>().name);
+    case Kind::kCycler:
+      return "<Cycler object>";
+    case Kind::kJoiner:
+      return "<Joiner object>";
+    default:
+      return repr(run, value);
   }
 }
 
@@ -254,12 +302,23 @@ std::string escape_html(std::string_view text) {
   std::string out;
   for (char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

@@ -30,7 +30,7 @@ std::string format_value(Run& run, const Value& value, std::string_view spec);
 /// Options of json.dumps.
 struct JsonOptions {
   bool ensure_ascii = false;
-  bool has_indent = false;         ///< Pretty-printed, one `indent` per level.
+  bool has_indent = false;  ///< Pretty-printed, one `indent` per level.
   std::string indent;
   std::string item_separator;
   std::string key_separator;

@@ -17,63 +17,115 @@ struct SpecialCase {
   const char16_t* title;
 };
 constexpr SpecialCase kSpecialCases[] = {
-    {0x00df, u"SS", u"Ss"}, {0x0149, u"\u02bcN", u"\u02bcN"}, {0x01f0, u"J\u030c", u"J\u030c"},
+    {0x00df, u"SS", u"Ss"},
+    {0x0149, u"\u02bcN", u"\u02bcN"},
+    {0x01f0, u"J\u030c", u"J\u030c"},
     {0x0390, u"\u0399\u0308\u0301", u"\u0399\u0308\u0301"},
-    {0x03b0, u"\u03a5\u0308\u0301", u"\u03a5\u0308\u0301"}, {0x0587, u"\u0535\u0552", u"\u0535\u0582"},
-    {0x1e96, u"H\u0331", u"H\u0331"}, {0x1e97, u"T\u0308", u"T\u0308"}, {0x1e98, u"W\u030a", u"W\u030a"},
-    {0x1e99, u"Y\u030a", u"Y\u030a"}, {0x1e9a, u"A\u02be", u"A\u02be"},
-    {0x1f50, u"\u03a5\u0313", u"\u03a5\u0313"}, {0x1f52, u"\u03a5\u0313\u0300", u"\u03a5\u0313\u0300"},
+    {0x03b0, u"\u03a5\u0308\u0301", u"\u03a5\u0308\u0301"},
+    {0x0587, u"\u0535\u0552", u"\u0535\u0582"},
+    {0x1e96, u"H\u0331", u"H\u0331"},
+    {0x1e97, u"T\u0308", u"T\u0308"},
+    {0x1e98, u"W\u030a", u"W\u030a"},
+    {0x1e99, u"Y\u030a", u"Y\u030a"},
+    {0x1e9a, u"A\u02be", u"A\u02be"},
+    {0x1f50, u"\u03a5\u0313", u"\u03a5\u0313"},
+    {0x1f52, u"\u03a5\u0313\u0300", u"\u03a5\u0313\u0300"},
     {0x1f54, u"\u03a5\u0313\u0301", u"\u03a5\u0313\u0301"},
-    {0x1f56, u"\u03a5\u0313\u0342", u"\u03a5\u0313\u0342"}, {0x1f80, u"\u1f08\u0399", u"\u1f88"},
-    {0x1f81, u"\u1f09\u0399", u"\u1f89"}, {0x1f82, u"\u1f0a\u0399", u"\u1f8a"},
-    {0x1f83, u"\u1f0b\u0399", u"\u1f8b"}, {0x1f84, u"\u1f0c\u0399", u"\u1f8c"},
-    {0x1f85, u"\u1f0d\u0399", u"\u1f8d"}, {0x1f86, u"\u1f0e\u0399", u"\u1f8e"},
-    {0x1f87, u"\u1f0f\u0399", u"\u1f8f"}, {0x1f88, u"\u1f08\u0399", u"\u1f88"},
-    {0x1f89, u"\u1f09\u0399", u"\u1f89"}, {0x1f8a, u"\u1f0a\u0399", u"\u1f8a"},
-    {0x1f8b, u"\u1f0b\u0399", u"\u1f8b"}, {0x1f8c, u"\u1f0c\u0399", u"\u1f8c"},
-    {0x1f8d, u"\u1f0d\u0399", u"\u1f8d"}, {0x1f8e, u"\u1f0e\u0399", u"\u1f8e"},
-    {0x1f8f, u"\u1f0f\u0399", u"\u1f8f"}, {0x1f90, u"\u1f28\u0399", u"\u1f98"},
-    {0x1f91, u"\u1f29\u0399", u"\u1f99"}, {0x1f92, u"\u1f2a\u0399", u"\u1f9a"},
-    {0x1f93, u"\u1f2b\u0399", u"\u1f9b"}, {0x1f94, u"\u1f2c\u0399", u"\u1f9c"},
-    {0x1f95, u"\u1f2d\u0399", u"\u1f9d"}, {0x1f96, u"\u1f2e\u0399", u"\u1f9e"},
-    {0x1f97, u"\u1f2f\u0399", u"\u1f9f"}, {0x1f98, u"\u1f28\u0399", u"\u1f98"},
-    {0x1f99, u"\u1f29\u0399", u"\u1f99"}, {0x1f9a, u"\u1f2a\u0399", u"\u1f9a"},
-    {0x1f9b, u"\u1f2b\u0399", u"\u1f9b"}, {0x1f9c, u"\u1f2c\u0399", u"\u1f9c"},
-    {0x1f9d, u"\u1f2d\u0399", u"\u1f9d"}, {0x1f9e, u"\u1f2e\u0399", u"\u1f9e"},
-    {0x1f9f, u"\u1f2f\u0399", u"\u1f9f"}, {0x1fa0, u"\u1f68\u0399", u"\u1fa8"},
-    {0x1fa1, u"\u1f69\u0399", u"\u1fa9"}, {0x1fa2, u"\u1f6a\u0399", u"\u1faa"},
-    {0x1fa3, u"\u1f6b\u0399", u"\u1fab"}, {0x1fa4, u"\u1f6c\u0399", u"\u1fac"},
-    {0x1fa5, u"\u1f6d\u0399", u"\u1fad"}, {0x1fa6, u"\u1f6e\u0399", u"\u1fae"},
-    {0x1fa7, u"\u1f6f\u0399", u"\u1faf"}, {0x1fa8, u"\u1f68\u0399", u"\u1fa8"},
-    {0x1fa9, u"\u1f69\u0399", u"\u1fa9"}, {0x1faa, u"\u1f6a\u0399", u"\u1faa"},
-    {0x1fab, u"\u1f6b\u0399", u"\u1fab"}, {0x1fac, u"\u1f6c\u0399", u"\u1fac"},
-    {0x1fad, u"\u1f6d\u0399", u"\u1fad"}, {0x1fae, u"\u1f6e\u0399", u"\u1fae"},
-    {0x1faf, u"\u1f6f\u0399", u"\u1faf"}, {0x1fb2, u"\u1fba\u0399", u"\u1fba\u0345"},
-    {0x1fb3, u"\u0391\u0399", u"\u1fbc"}, {0x1fb4, u"\u0386\u0399", u"\u0386\u0345"},
-    {0x1fb6, u"\u0391\u0342", u"\u0391\u0342"}, {0x1fb7, u"\u0391\u0342\u0399", u"\u0391\u0342\u0345"},
-    {0x1fbc, u"\u0391\u0399", u"\u1fbc"}, {0x1fc2, u"\u1fca\u0399", u"\u1fca\u0345"},
-    {0x1fc3, u"\u0397\u0399", u"\u1fcc"}, {0x1fc4, u"\u0389\u0399", u"\u0389\u0345"},
-    {0x1fc6, u"\u0397\u0342", u"\u0397\u0342"}, {0x1fc7, u"\u0397\u0342\u0399", u"\u0397\u0342\u0345"},
-    {0x1fcc, u"\u0397\u0399", u"\u1fcc"}, {0x1fd2, u"\u0399\u0308\u0300", u"\u0399\u0308\u0300"},
-    {0x1fd3, u"\u0399\u0308\u0301", u"\u0399\u0308\u0301"}, {0x1fd6, u"\u0399\u0342", u"\u0399\u0342"},
+    {0x1f56, u"\u03a5\u0313\u0342", u"\u03a5\u0313\u0342"},
+    {0x1f80, u"\u1f08\u0399", u"\u1f88"},
+    {0x1f81, u"\u1f09\u0399", u"\u1f89"},
+    {0x1f82, u"\u1f0a\u0399", u"\u1f8a"},
+    {0x1f83, u"\u1f0b\u0399", u"\u1f8b"},
+    {0x1f84, u"\u1f0c\u0399", u"\u1f8c"},
+    {0x1f85, u"\u1f0d\u0399", u"\u1f8d"},
+    {0x1f86, u"\u1f0e\u0399", u"\u1f8e"},
+    {0x1f87, u"\u1f0f\u0399", u"\u1f8f"},
+    {0x1f88, u"\u1f08\u0399", u"\u1f88"},
+    {0x1f89, u"\u1f09\u0399", u"\u1f89"},
+    {0x1f8a, u"\u1f0a\u0399", u"\u1f8a"},
+    {0x1f8b, u"\u1f0b\u0399", u"\u1f8b"},
+    {0x1f8c, u"\u1f0c\u0399", u"\u1f8c"},
+    {0x1f8d, u"\u1f0d\u0399", u"\u1f8d"},
+    {0x1f8e, u"\u1f0e\u0399", u"\u1f8e"},
+    {0x1f8f, u"\u1f0f\u0399", u"\u1f8f"},
+    {0x1f90, u"\u1f28\u0399", u"\u1f98"},
+    {0x1f91, u"\u1f29\u0399", u"\u1f99"},
+    {0x1f92, u"\u1f2a\u0399", u"\u1f9a"},
+    {0x1f93, u"\u1f2b\u0399", u"\u1f9b"},
+    {0x1f94, u"\u1f2c\u0399", u"\u1f9c"},
+    {0x1f95, u"\u1f2d\u0399", u"\u1f9d"},
+    {0x1f96, u"\u1f2e\u0399", u"\u1f9e"},
+    {0x1f97, u"\u1f2f\u0399", u"\u1f9f"},
+    {0x1f98, u"\u1f28\u0399", u"\u1f98"},
+    {0x1f99, u"\u1f29\u0399", u"\u1f99"},
+    {0x1f9a, u"\u1f2a\u0399", u"\u1f9a"},
+    {0x1f9b, u"\u1f2b\u0399", u"\u1f9b"},
+    {0x1f9c, u"\u1f2c\u0399", u"\u1f9c"},
+    {0x1f9d, u"\u1f2d\u0399", u"\u1f9d"},
+    {0x1f9e, u"\u1f2e\u0399", u"\u1f9e"},
+    {0x1f9f, u"\u1f2f\u0399", u"\u1f9f"},
+    {0x1fa0, u"\u1f68\u0399", u"\u1fa8"},
+    {0x1fa1, u"\u1f69\u0399", u"\u1fa9"},
+    {0x1fa2, u"\u1f6a\u0399", u"\u1faa"},
+    {0x1fa3, u"\u1f6b\u0399", u"\u1fab"},
+    {0x1fa4, u"\u1f6c\u0399", u"\u1fac"},
+    {0x1fa5, u"\u1f6d\u0399", u"\u1fad"},
+    {0x1fa6, u"\u1f6e\u0399", u"\u1fae"},
+    {0x1fa7, u"\u1f6f\u0399", u"\u1faf"},
+    {0x1fa8, u"\u1f68\u0399", u"\u1fa8"},
+    {0x1fa9, u"\u1f69\u0399", u"\u1fa9"},
+    {0x1faa, u"\u1f6a\u0399", u"\u1faa"},
+    {0x1fab, u"\u1f6b\u0399", u"\u1fab"},
+    {0x1fac, u"\u1f6c\u0399", u"\u1fac"},
+    {0x1fad, u"\u1f6d\u0399", u"\u1fad"},
+    {0x1fae, u"\u1f6e\u0399", u"\u1fae"},
+    {0x1faf, u"\u1f6f\u0399", u"\u1faf"},
+    {0x1fb2, u"\u1fba\u0399", u"\u1fba\u0345"},
+    {0x1fb3, u"\u0391\u0399", u"\u1fbc"},
+    {0x1fb4, u"\u0386\u0399", u"\u0386\u0345"},
+    {0x1fb6, u"\u0391\u0342", u"\u0391\u0342"},
+    {0x1fb7, u"\u0391\u0342\u0399", u"\u0391\u0342\u0345"},
+    {0x1fbc, u"\u0391\u0399", u"\u1fbc"},
+    {0x1fc2, u"\u1fca\u0399", u"\u1fca\u0345"},
+    {0x1fc3, u"\u0397\u0399", u"\u1fcc"},
+    {0x1fc4, u"\u0389\u0399", u"\u0389\u0345"},
+    {0x1fc6, u"\u0397\u0342", u"\u0397\u0342"},
+    {0x1fc7, u"\u0397\u0342\u0399", u"\u0397\u0342\u0345"},
+    {0x1fcc, u"\u0397\u0399", u"\u1fcc"},
+    {0x1fd2, u"\u0399\u0308\u0300", u"\u0399\u0308\u0300"},
+    {0x1fd3, u"\u0399\u0308\u0301", u"\u0399\u0308\u0301"},
+    {0x1fd6, u"\u0399\u0342", u"\u0399\u0342"},
     {0x1fd7, u"\u0399\u0308\u0342", u"\u0399\u0308\u0342"},
     {0x1fe2, u"\u03a5\u0308\u0300", u"\u03a5\u0308\u0300"},
-    {0x1fe3, u"\u03a5\u0308\u0301", u"\u03a5\u0308\u0301"}, {0x1fe4, u"\u03a1\u0313", u"\u03a1\u0313"},
-    {0x1fe6, u"\u03a5\u0342", u"\u03a5\u0342"}, {0x1fe7, u"\u03a5\u0308\u0342", u"\u03a5\u0308\u0342"},
-    {0x1ff2, u"\u1ffa\u0399", u"\u1ffa\u0345"}, {0x1ff3, u"\u03a9\u0399", u"\u1ffc"},
-    {0x1ff4, u"\u038f\u0399", u"\u038f\u0345"}, {0x1ff6, u"\u03a9\u0342", u"\u03a9\u0342"},
-    {0x1ff7, u"\u03a9\u0342\u0399", u"\u03a9\u0342\u0345"}, {0x1ffc, u"\u03a9\u0399", u"\u1ffc"},
-    {0xfb00, u"FF", u"Ff"}, {0xfb01, u"FI", u"Fi"}, {0xfb02, u"FL", u"Fl"}, {0xfb03, u"FFI", u"Ffi"},
-    {0xfb04, u"FFL", u"Ffl"}, {0xfb05, u"ST", u"St"}, {0xfb06, u"ST", u"St"},
-    {0xfb13, u"\u0544\u0546", u"\u0544\u0576"}, {0xfb14, u"\u0544\u0535", u"\u0544\u0565"},
-    {0xfb15, u"\u0544\u053b", u"\u0544\u056b"}, {0xfb16, u"\u054e\u0546", u"\u054e\u0576"},
+    {0x1fe3, u"\u03a5\u0308\u0301", u"\u03a5\u0308\u0301"},
+    {0x1fe4, u"\u03a1\u0313", u"\u03a1\u0313"},
+    {0x1fe6, u"\u03a5\u0342", u"\u03a5\u0342"},
+    {0x1fe7, u"\u03a5\u0308\u0342", u"\u03a5\u0308\u0342"},
+    {0x1ff2, u"\u1ffa\u0399", u"\u1ffa\u0345"},
+    {0x1ff3, u"\u03a9\u0399", u"\u1ffc"},
+    {0x1ff4, u"\u038f\u0399", u"\u038f\u0345"},
+    {0x1ff6, u"\u03a9\u0342", u"\u03a9\u0342"},
+    {0x1ff7, u"\u03a9\u0342\u0399", u"\u03a9\u0342\u0345"},
+    {0x1ffc, u"\u03a9\u0399", u"\u1ffc"},
+    {0xfb00, u"FF", u"Ff"},
+    {0xfb01, u"FI", u"Fi"},
+    {0xfb02, u"FL", u"Fl"},
+    {0xfb03, u"FFI", u"Ffi"},
+    {0xfb04, u"FFL", u"Ffl"},
+    {0xfb05, u"ST", u"St"},
+    {0xfb06, u"ST", u"St"},
+    {0xfb13, u"\u0544\u0546", u"\u0544\u0576"},
+    {0xfb14, u"\u0544\u0535", u"\u0544\u0565"},
+    {0xfb15, u"\u0544\u053b", u"\u0544\u056b"},
+    {0xfb16, u"\u054e\u0546", u"\u054e\u0576"},
     {0xfb17, u"\u0544\u053d", u"\u0544\u056d"},
 };
 
 const SpecialCase* find_special_case(char32_t c) {
   const auto* end = std::end(kSpecialCases);
-  const auto* at = std::lower_bound(std::begin(kSpecialCases), end, c,
-                                    [](const SpecialCase& entry, char32_t value) { return entry.code_point < value; });
+  const auto* at =
+      std::lower_bound(std::begin(kSpecialCases), end, c,
+                       [](const SpecialCase& entry, char32_t value) { return entry.code_point < value; });
   return at != end && at->code_point == c ? at : nullptr;
 }
 
@@ -87,21 +139,22 @@ struct Range {
 };
 template <size_t N>
 bool in_ranges(const Range (&ranges)[N], char32_t c) {
-  return std::any_of(std::begin(ranges), std::end(ranges), [c](Range r) { return r.first <= c && c <= r.last; });
+  return std::any_of(std::begin(ranges), std::end(ranges),
+                     [c](Range r) { return r.first <= c && c <= r.last; });
 }
 
 /// Numeric_Type=Digit without being decimal: superscripts, subscripts, circled digits.
-constexpr Range kDigits[] = {
-    {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
-    {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
-    {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
-    {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
+constexpr Range kDigits[] = {{0xb2, 0xb3},       {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},
+                             {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+                             {0x2474, 0x247c},   {0x2488, 0x2490},   {0x24ea, 0x24ea},   {0x24f5, 0x24fd},
+                             {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},   {0x278a, 0x2792},
+                             {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}};
 /// Other_Lowercase and Other_Uppercase.
 constexpr Range kOtherLower[] = {
-    {0xaa, 0xaa},     {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},     {0x2e0, 0x2e4},
-    {0x345, 0x345},   {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},   {0x1d9b, 0x1dbf},
-    {0x2071, 0x2071}, {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},   {0x24d0, 0x24e9},
-    {0x2c7c, 0x2c7d}, {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},   {0xab5c, 0xab5f},
+    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},    {0x2e0, 0x2e4},
+    {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},  {0x1d9b, 0x1dbf},
+    {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},  {0x24d0, 0x24e9},
+    {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},  {0xab5c, 0xab5f},
     {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
 constexpr Range kOtherUpper[] = {
     {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
@@ -110,7 +163,8 @@ bool is_cased(char32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
 
 /// Case_Ignorable, for the rule of the final sigma.
 bool is_case_ignorable(char32_t c) {
-  constexpr std::u32string_view kPunctuation = U"'.:^`\u00a8\u00ad\u00af\u00b4\u00b7\u00b8\u2018\u2019\u2024\u2027";
+  constexpr std::u32string_view kPunctuation =
+      U"'.:^`\u00a8\u00ad\u00af\u00b4\u00b7\u00b8\u2018\u2019\u2024\u2027";
   if (kPunctuation.find(c) != std::u32string_view::npos) return true;
   switch (category(c)) {
     case UTF8PROC_CATEGORY_MN:
@@ -150,7 +204,8 @@ std::u32string decode(std::string_view text) {
   return out;
 }
 
-/// A capital sigma ends a word when a cased letter stands before it and none after, ignorable characters aside.
+/// A capital sigma ends a word when a cased letter stands before it and none after, ignorable characters
+/// aside.
 bool is_final_sigma(const std::u32string& text, size_t at) {
   size_t before = at;
   while (before > 0 && is_case_ignorable(text[before - 1])) --before;
@@ -205,7 +260,12 @@ void append_code_point(std::string& out, char32_t c) {
 size_t find_invalid_utf8(std::string_view text, bool allow_surrogates) {
   for (size_t i = 0; i < text.size();) {
     const uint8_t lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    const size_t length = lead < 0x80   ? 1
+                          : lead < 0xc2 ? 0
+                          : lead < 0xe0 ? 2
+                          : lead < 0xf0 ? 3
+                          : lead < 0xf5 ? 4
+                                        : 0;
     if (length == 0 || i + length > text.size()) return i;
     for (size_t k = 1; k < length; ++k) {
       if ((static_cast<uint8_t>(text[i + k]) & 0xc0) != 0x80) return i;
@@ -220,8 +280,8 @@ size_t find_invalid_utf8(std::string_view text, bool allow_surrogates) {
 }
 
 size_t count_code_points(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(),
+                                           [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
 }
 
 size_t code_point_offset(std::string_view text, size_t index) {
@@ -232,7 +292,8 @@ size_t code_point_offset(std::string_view text, size_t index) {
 
 bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
 }
 bool is_line_break(char32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;

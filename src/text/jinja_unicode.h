@@ -1,6 +1,7 @@
-// Strings as Python sees them: sequences of code points with Python's rules for white space, case and printability.
-// Text is UTF-8; surrogates (which only an escape in a template can make) are kept as three bytes until the end.
-// Character data comes from utf8proc; the few mappings to several code points are Unicode's SpecialCasing.txt.
+// Strings as Python sees them: sequences of code points with Python's rules for white space, case and
+// printability. Text is UTF-8; surrogates (which only an escape in a template can make) are kept as three
+// bytes until the end. Character data comes from utf8proc; the few mappings to several code points are
+// Unicode's SpecialCasing.txt.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,8 @@
 
 namespace tensorfold::jinja {
 
-/// Reads the code point at text[i] and advances i past it. `text` is valid (find_invalid_utf8), i < text.size().
+/// Reads the code point at text[i] and advances i past it. `text` is valid (find_invalid_utf8), i <
+/// text.size().
 char32_t next_code_point(std::string_view text, size_t& i);
 void append_code_point(std::string& out, char32_t c);
 

@@ -16,7 +16,8 @@ void Heap::break_cycles() {
   }
 }
 
-CyclicObject::CyclicObject(Heap* heap, Kind kind, size_t bytes) : Object(heap, kind, bytes), next_(heap->first_) {
+CyclicObject::CyclicObject(Heap* heap, Kind kind, size_t bytes)
+    : Object(heap, kind, bytes), next_(heap->first_) {
   if (next_ != nullptr) next_->previous_ = this;
   heap->first_ = this;
 }
@@ -37,7 +38,8 @@ void dispose(std::vector<Value>&& values) {
   // The outermost call on a thread empties the queue; calls that destroying an element makes only add to it.
   thread_local std::vector<Value>* pending = nullptr;
   if (pending != nullptr) {
-    pending->insert(pending->end(), std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()));
+    pending->insert(pending->end(), std::make_move_iterator(values.begin()),
+                    std::make_move_iterator(values.end()));
     values.clear();
     return;
   }
@@ -67,7 +69,9 @@ DictObject::~DictObject() {
 }
 
 const Value* DictObject::find(std::string_view key) const {
-  const auto matches = [&](const Entry& entry) { return entry.first.is_string() && entry.first.as_string() == key; };
+  const auto matches = [&](const Entry& entry) {
+    return entry.first.is_string() && entry.first.as_string() == key;
+  };
   if (index.empty()) {
     for (const Entry& entry : entries) {
       if (matches(entry)) return &entry.second;
@@ -125,28 +129,46 @@ Value constant_string(std::string text) {
 
 std::string_view type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kMissing: return "missing";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kString: return value.as<StringObject>().markup ? "Markup" : "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
-    case Kind::kRange: return "range";
+    case Kind::kMissing:
+      return "missing";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kString:
+      return value.as<StringObject>().markup ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kRange:
+      return "range";
     case Kind::kDictView: {
       constexpr std::string_view kNames[] = {"dict_keys", "dict_values", "dict_items"};
       return kNames[static_cast<int>(value.as<DictViewObject>().part)];
     }
-    case Kind::kIterator: return "generator";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kFunction: return "builtin_function_or_method";
-    case Kind::kMacro: return "Macro";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kCycler: return "Cycler";
-    case Kind::kJoiner: return "Joiner";
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kFunction:
+      return "builtin_function_or_method";
+    case Kind::kMacro:
+      return "Macro";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kCycler:
+      return "Cycler";
+    case Kind::kJoiner:
+      return "Joiner";
   }
   return "object";
 }

@@ -27,7 +27,8 @@ class Object;
 using Int = __int128;
 
 enum class Kind : uint8_t {
-  kMissing,  ///< No value at all: an unset variable or an argument that was not given. Never seen by templates.
+  kMissing,  ///< No value at all: an unset variable or an argument that was not given. Never seen by
+             ///< templates.
   kNone,
   kBool,
   kInt,
@@ -76,7 +77,9 @@ class Value {
   /// An int, or a bool as 0 or 1.
   Int as_int() const { return data_.index() == 2 ? Int{std::get<bool>(data_)} : std::get<Int>(data_); }
   /// Any number as a double.
-  double as_float() const { return data_.index() == 4 ? std::get<double>(data_) : static_cast<double>(as_int()); }
+  double as_float() const {
+    return data_.index() == 4 ? std::get<double>(data_) : static_cast<double>(as_int());
+  }
 
   const std::shared_ptr<Object>& object() const { return std::get<std::shared_ptr<Object>>(data_); }
   /// The object as its own type; the caller has looked at kind().
@@ -205,7 +208,8 @@ struct RangeObject : Object {
 struct DictViewObject : Object {
   static constexpr Kind kKind = Kind::kDictView;
   enum class Part : uint8_t { kKeys, kValues, kItems };
-  DictViewObject(Heap* heap, Value dict, Part part) : Object(heap, kKind, 32), dict(std::move(dict)), part(part) {}
+  DictViewObject(Heap* heap, Value dict, Part part)
+      : Object(heap, kKind, 32), dict(std::move(dict)), part(part) {}
   const DictObject& mapping() const { return dict.as<DictObject>(); }
   const Value dict;
   const Part part;
@@ -218,7 +222,10 @@ class IteratorObject : public CyclicObject {
   explicit IteratorObject(Heap* heap, std::vector<Value> values)
       : CyclicObject(heap, kKind, sizeof(Value) * values.size()), held(std::move(values)) {}
   ~IteratorObject() override { dispose(std::move(held)); }
-  void clear() override { dispose(std::move(held)); held.clear(); }
+  void clear() override {
+    dispose(std::move(held));
+    held.clear();
+  }
   /// The next value, or false at the end and after a failure.
   bool next(Run& run, Value& out);
 
@@ -233,7 +240,8 @@ class IteratorObject : public CyclicObject {
 /// Why a value is not there; the reason becomes the error when something needs the value.
 struct UndefinedObject : Object {
   static constexpr Kind kKind = Kind::kUndefined;
-  explicit UndefinedObject(Heap* heap, std::string hint) : Object(heap, kKind, hint.size()), hint(std::move(hint)) {}
+  explicit UndefinedObject(Heap* heap, std::string hint)
+      : Object(heap, kKind, hint.size()), hint(std::move(hint)) {}
   UndefinedObject(Heap* heap, Value name, std::string_view owner)
       : Object(heap, kKind, 48), name(std::move(name)), owner(owner) {}
   const std::string hint;        ///< The whole message, or empty.
@@ -302,8 +310,8 @@ Value constant_string(std::string text);
 /// Python's name of the value's type: "str", "NoneType", "dict", "Undefined", ...
 std::string_view type_name(const Value& value);
 
-/// The state of one render that every operation shares: memory, limits and the first failure. A failure sticks:
-/// operations then return missing or undefined values, statements stop, and the caller reports it.
+/// The state of one render that every operation shares: memory, limits and the first failure. A failure
+/// sticks: operations then return missing or undefined values, statements stop, and the caller reports it.
 /// Used by one thread; must outlive every value made through it.
 class Run {
  public:
@@ -326,7 +334,9 @@ class Run {
   /// Spends the steps of reading or writing that much text.
   bool read(size_t bytes) { return step(static_cast<int64_t>(bytes / 64)); }
   /// Spends the steps of looking for `needle` bytes in `text` bytes.
-  bool search(size_t text, size_t needle) { return step(static_cast<int64_t>(text / 64 * (1 + needle / 64))); }
+  bool search(size_t text, size_t needle) {
+    return step(static_cast<int64_t>(text / 64 * (1 + needle / 64)));
+  }
   /// True when `bytes` more may be allocated.
   bool can_allocate(size_t bytes) {
     if (bytes > limits_.max_memory_bytes || heap_.live_bytes() + bytes > limits_.max_memory_bytes) {
@@ -377,7 +387,8 @@ class Run {
 class DepthGuard {
  public:
   explicit DepthGuard(Run& run) : run_(run) {
-    if (++run_.depth > run_.limits().max_depth) run_.fail("the template nests too deeply (depth limit reached)");
+    if (++run_.depth > run_.limits().max_depth)
+      run_.fail("the template nests too deeply (depth limit reached)");
   }
   ~DepthGuard() { --run_.depth; }
   DepthGuard(const DepthGuard&) = delete;

@@ -55,13 +55,15 @@ ChatTemplate::Input input_of(const Json& conversation, const Json& special_token
   return input;
 }
 
-/// What the message of our error must contain for an error of Python ("Class: message"). The words of TypeError and
-/// the like are Python's, not the template language's, and are not promised.
+/// What the message of our error must contain for an error of Python ("Class: message"). The words of
+/// TypeError and the like are Python's, not the template language's, and are not promised.
 std::string expected_reason(const std::string& python_error) {
   const size_t colon = python_error.find(": ");
   const std::string error_class = python_error.substr(0, colon), message = python_error.substr(colon + 2);
   if (error_class == "TemplateError") return "raise_exception: " + message;
-  if (error_class == "UndefinedError" || error_class == "SecurityError" || error_class == "TemplateRuntimeError") return message;
+  if (error_class == "UndefinedError" || error_class == "SecurityError" ||
+      error_class == "TemplateRuntimeError")
+    return message;
   return "";
 }
 
@@ -93,13 +95,15 @@ TEST(ChatTemplateGolden, EveryPublishedTemplateRendersAsJinja2) {
     const std::string& name = golden.find("template")->as_string();
     SCOPED_TRACE(name);
     const std::string source = read(kSharedData / name);
-    ASSERT_EQ(hash_text(source), golden.find("template_xxh64")->as_string()) << "another template than the golden's";
+    ASSERT_EQ(hash_text(source), golden.find("template_xxh64")->as_string())
+        << "another template than the golden's";
     const auto chat_template = ChatTemplate::parse(source, name);
     ASSERT_TRUE(chat_template.ok()) << chat_template.status().message();
     for (const Json& conversation : conversations.find("conversations")->as_array()) {
       ChatTemplate::Input input = input_of(conversation, *conversations.find("special_tokens"));
       for (const bool prompt : {false, true}) {
-        const std::string label = conversation.find("name")->as_string() + (prompt ? " / prompt" : " / no prompt");
+        const std::string label =
+            conversation.find("name")->as_string() + (prompt ? " / prompt" : " / no prompt");
         SCOPED_TRACE(label);
         const Json* expected = golden.find("cases")->find(label);
         ASSERT_NE(expected, nullptr);
@@ -112,9 +116,11 @@ TEST(ChatTemplateGolden, EveryPublishedTemplateRendersAsJinja2) {
   }
   // Every template of the shared data has its goldens, and none was skipped.
   int num_published = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(kSharedData)) num_published += entry.path().extension() == ".jinja";
+  for (const auto& entry : fs::recursive_directory_iterator(kSharedData))
+    num_published += entry.path().extension() == ".jinja";
   EXPECT_EQ(num_templates, num_published);
-  EXPECT_EQ(num_cases, num_templates * 2 * static_cast<int>(conversations.find("conversations")->as_array().size()));
+  EXPECT_EQ(num_cases,
+            num_templates * 2 * static_cast<int>(conversations.find("conversations")->as_array().size()));
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-// What surrounds the template language: variables, errors, a model folder's files, messages as requests send them,
-// dates, continuing a message, and rendering from several threads.
+// What surrounds the template language: variables, errors, a model folder's files, messages as requests send
+// them, dates, continuing a message, and rendering from several threads.
 #include "text/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -45,7 +44,8 @@ ChatTemplate::Input with_messages(std::string_view messages) {
 TEST(ChatTemplate, SeesItsVariablesAndNothingElse) {
   ChatTemplate::Input input = with_messages(R"([{"role": "user"}])");
   const std::string source =
-      "{{ messages|length }} {{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ bos_token }} "
+      "{{ messages|length }} {{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ "
+      "bos_token }} "
       "{{ eos_token is defined }} {{ enable_thinking is defined }}";
   EXPECT_EQ(render(source, input), "1 True True False  False False");
   input.tools = json("[1, 2]");
@@ -83,9 +83,10 @@ TEST(ChatTemplate, ErrorsNameTheTemplateTheLineAndTheReason) {
   };
   EXPECT_EQ(error("a\nb\n{{ x y }}"),
             "chat template 'test' line 3: expected token 'end of print statement', got 'y'");
-  EXPECT_EQ(error("{% if x %}\n\n"), "chat template 'test' line 2: Unexpected end of template. Jinja was looking for "
-                                     "the following tags: 'elif' or 'else' or 'endif'. The innermost block that "
-                                     "needs to be closed is 'if'.");
+  EXPECT_EQ(error("{% if x %}\n\n"),
+            "chat template 'test' line 2: Unexpected end of template. Jinja was looking for "
+            "the following tags: 'elif' or 'else' or 'endif'. The innermost block that "
+            "needs to be closed is 'if'.");
   EXPECT_EQ(error("\n{{ x|nope }}"), "chat template 'test' line 2: No filter named 'nope'.");
   EXPECT_EQ(error("\n\xff"), "chat template 'test' line 2: the text is not valid UTF-8 (byte 1)");
 
@@ -122,13 +123,15 @@ TEST(ChatTemplate, PrintsTheGivenTimeWhateverTheTimeZone) {
 TEST(ChatTemplate, WithoutAGivenTimeTheClockIsReadOncePerRender) {
   const ChatTemplate::Input input = with_messages("[]");
   EXPECT_EQ(render("{% set a = strftime_now('%s%Y') %}{% for i in range(20000) %}{% endfor %}"
-                   "{{ a == strftime_now('%s%Y') }}{{ a|int > 17000000000000 }}", input),
+                   "{{ a == strftime_now('%s%Y') }}{{ a|int > 17000000000000 }}",
+                   input),
             "TrueTrue");
 }
 
 TEST(ChatTemplate, DatesAreChecked) {
-  for (const char* text : {"", "2024", "2024-1-1", "2024-02-30", "2024-13-01", "0000-01-01", "2024-02-29T", "2024-02-29T24:00:00",
-                           "2024-02-29T10:00", "2024-02-29x10:00:00", "2024/02/29", "-024-02-29", "2024-02-29T10:00:0a"}) {
+  for (const char* text : {"", "2024", "2024-1-1", "2024-02-30", "2024-13-01", "0000-01-01", "2024-02-29T",
+                           "2024-02-29T24:00:00", "2024-02-29T10:00", "2024-02-29x10:00:00", "2024/02/29",
+                           "-024-02-29", "2024-02-29T10:00:0a"}) {
     const auto date = parse_chat_date(text);
     ASSERT_FALSE(date.ok()) << text;
     EXPECT_THAT(date.status().message(), HasSubstr("is not a date"));
@@ -140,14 +143,18 @@ TEST(ChatTemplate, DatesAreChecked) {
 
 TEST(ChatTemplate, ContinuesTheLastMessage) {
   const std::string chatml = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
-  ChatTemplate::Input input = with_messages(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, my"}])");
+  ChatTemplate::Input input =
+      with_messages(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, my"}])");
   input.continue_final_message = true;
   EXPECT_EQ(render(chatml, input), "<user>Hi</><assistant>Hello, my");
   input.messages = json(R"([{"role": "assistant", "content": "ends in space "}])");
   EXPECT_EQ(render(chatml, input), "<assistant>ends in space ");
   EXPECT_EQ(render("{% for m in messages %}<{{ m.content|trim }}>{% endfor %}", input), "<ends in space");
-  input.messages = json(R"([{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image"}]}])");
-  EXPECT_EQ(render("{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}", input), "[a][b");
+  input.messages = json(
+      R"([{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image"}]}])");
+  EXPECT_EQ(
+      render("{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}", input),
+      "[a][b");
 }
 
 TEST(ChatTemplate, RefusesToContinueWhatItDoesNotPrint) {
@@ -158,7 +165,8 @@ TEST(ChatTemplate, RefusesToContinueWhatItDoesNotPrint) {
   input.add_generation_prompt = true;
   EXPECT_THAT(render("x", input), HasSubstr("exclude each other"));
   input.add_generation_prompt = false;
-  for (const char* messages : {"[]", R"([{"role": "user"}])", R"([{"content": null}])", R"([{"content": [{"type": "image"}]}])"}) {
+  for (const char* messages :
+       {"[]", R"([{"role": "user"}])", R"([{"content": null}])", R"([{"content": [{"type": "image"}]}])"}) {
     input.messages = json(messages);
     EXPECT_THAT(render("x", input), HasSubstr("no text to continue")) << messages;
   }
@@ -166,7 +174,8 @@ TEST(ChatTemplate, RefusesToContinueWhatItDoesNotPrint) {
 
 // ---- Messages ----
 
-const char* const kTakesParts = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}";
+const char* const kTakesParts =
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}";
 const char* const kTakesText = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}";
 
 std::string prepare(const std::string& source, std::string_view messages) {
@@ -175,38 +184,51 @@ std::string prepare(const std::string& source, std::string_view messages) {
 }
 
 TEST(PrepareMessages, ArgumentsOfToolCallsBecomeMappings) {
-  EXPECT_EQ(prepare(kTakesText, R"([{"tool_calls": [{"function": {"name": "f", "arguments": "{\"b\": 1.0, \"a\": [null]}"}}]}])"),
-            R"([{"tool_calls":[{"function":{"name":"f","arguments":{"b":1.0,"a":[null]}}}]}])");
+  EXPECT_EQ(
+      prepare(
+          kTakesText,
+          R"([{"tool_calls": [{"function": {"name": "f", "arguments": "{\"b\": 1.0, \"a\": [null]}"}}]}])"),
+      R"([{"tool_calls":[{"function":{"name":"f","arguments":{"b":1.0,"a":[null]}}}]}])");
   // What is no JSON object stays text; what is no text stays as it is.
   for (const char* arguments : {R"("not json")", R"("[1]")", R"("")", R"("{\"a\": 1")", R"({"a":1})", "7"}) {
-    const std::string messages = fmt::format(R"([{{"tool_calls":[{{"function":{{"arguments":{}}}}}]}}])", arguments);
+    const std::string messages =
+        fmt::format(R"([{{"tool_calls":[{{"function":{{"arguments":{}}}}}]}}])", arguments);
     EXPECT_EQ(prepare(kTakesText, messages), messages);
   }
-  EXPECT_EQ(prepare(kTakesText, R"([{"tool_calls":["x",{"function":1}]}])"), R"([{"tool_calls":["x",{"function":1}]}])");
+  EXPECT_EQ(prepare(kTakesText, R"([{"tool_calls":["x",{"function":1}]}])"),
+            R"([{"tool_calls":["x",{"function":1}]}])");
 }
 
 TEST(PrepareMessages, NullMembersAreDropped) {
-  EXPECT_EQ(prepare(kTakesText, R"([{"role": "assistant", "content": null, "tool_calls": null, "name": ""}])"),
-            R"([{"role":"assistant","name":""}])");
+  EXPECT_EQ(
+      prepare(kTakesText, R"([{"role": "assistant", "content": null, "tool_calls": null, "name": ""}])"),
+      R"([{"role":"assistant","name":""}])");
 }
 
 TEST(PrepareMessages, ReasoningIsOfferedUnderBothNames) {
-  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning_content": "r"}])"), R"([{"thinking":"r","reasoning_content":"r"}])");
+  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning_content": "r"}])"),
+            R"([{"thinking":"r","reasoning_content":"r"}])");
   EXPECT_EQ(prepare(kTakesText, R"([{"thinking": "t"}])"), R"([{"thinking":"t","reasoning_content":"t"}])");
-  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning": "r"}])"), R"([{"thinking":"r","reasoning":"r","reasoning_content":"r"}])");
-  EXPECT_EQ(prepare(kTakesText, R"([{"thinking": "t", "reasoning_content": "r"}])"), R"([{"thinking":"t","reasoning_content":"r"}])");
-  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning_content": null, "reasoning": "r"}])"), R"([{"thinking":"r","reasoning":"r","reasoning_content":"r"}])");
+  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning": "r"}])"),
+            R"([{"thinking":"r","reasoning":"r","reasoning_content":"r"}])");
+  EXPECT_EQ(prepare(kTakesText, R"([{"thinking": "t", "reasoning_content": "r"}])"),
+            R"([{"thinking":"t","reasoning_content":"r"}])");
+  EXPECT_EQ(prepare(kTakesText, R"([{"reasoning_content": null, "reasoning": "r"}])"),
+            R"([{"thinking":"r","reasoning":"r","reasoning_content":"r"}])");
 }
 
 TEST(PrepareMessages, TheDeveloperIsTheSystemWhereItIsNotKnown) {
   EXPECT_EQ(prepare(kTakesText, R"([{"role": "developer"}])"), R"([{"role":"system"}])");
-  EXPECT_EQ(prepare("{{ messages[0].role == 'developer' }}", R"([{"role": "developer"}])"), R"([{"role":"developer"}])");
+  EXPECT_EQ(prepare("{{ messages[0].role == 'developer' }}", R"([{"role": "developer"}])"),
+            R"([{"role":"developer"}])");
 }
 
 TEST(PrepareMessages, PartsAreJoinedForTemplatesThatNeedText) {
-  const char* const parts = R"([{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])";
+  const char* const parts =
+      R"([{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])";
   EXPECT_EQ(prepare(kTakesText, parts), R"([{"content":"a\nb"}])");
-  EXPECT_EQ(prepare(kTakesParts, parts), R"([{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])");
+  EXPECT_EQ(prepare(kTakesParts, parts),
+            R"([{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])");
   EXPECT_EQ(prepare(kTakesText, R"([{"content": []}])"), R"([{"content":""}])");
   EXPECT_EQ(prepare(kTakesText, R"([{}, {"content": [{"type": "image_url"}]}])"),
             "messages[1]: a content part of type 'image_url' (chat template 'test' takes text only)");
@@ -218,14 +240,16 @@ TEST(PrepareMessages, WhatIsNoListOfObjectsIsRefused) {
 }
 
 TEST(PrepareMessages, TemplatesThatTakePartsAreRecognized) {
-  for (const char* source : {"{% for part in message['content'] %}{% endfor %}", "{% for part in m.content %}{% endfor %}",
-                             "{% if message.content is iterable %}{% endif %}", "{{ 'x' if content is not string else content }}",
-                             "{% macro m(content) %}{% if 1 %}{% elif content is mapping %}{% endif %}{% endmacro %}",
-                             "{% set x %}{% with a = 1 %}{{ [m.content is string] }}{% endwith %}{% endset %}"}) {
+  for (const char* source :
+       {"{% for part in message['content'] %}{% endfor %}", "{% for part in m.content %}{% endfor %}",
+        "{% if message.content is iterable %}{% endif %}", "{{ 'x' if content is not string else content }}",
+        "{% macro m(content) %}{% if 1 %}{% elif content is mapping %}{% endif %}{% endmacro %}",
+        "{% set x %}{% with a = 1 %}{{ [m.content is string] }}{% endwith %}{% endset %}"}) {
     EXPECT_TRUE(compile(source)->accepts_content_parts()) << source;
   }
-  for (const char* source : {"{{ message.content }}", "{% for m in messages %}{{ m['content']|trim }}{% endfor %}",
-                             "{% if m.content is defined and m.content is not none %}{% endif %}", "{{ x is string }}"}) {
+  for (const char* source :
+       {"{{ message.content }}", "{% for m in messages %}{{ m['content']|trim }}{% endfor %}",
+        "{% if m.content is defined and m.content is not none %}{% endif %}", "{{ x is string }}"}) {
     EXPECT_FALSE(compile(source)->accepts_content_parts()) << source;
   }
 }
@@ -234,7 +258,9 @@ TEST(PrepareMessages, TemplatesThatTakePartsAreRecognized) {
 
 class ModelFolder : public testing::Test {
  protected:
-  ModelFolder() : folder_(fs::temp_directory_path() / fmt::format("tensorfold-chat-{}", getpid())) { fs::create_directories(folder_); }
+  ModelFolder() : folder_(fs::temp_directory_path() / fmt::format("tensorfold-chat-{}", getpid())) {
+    fs::create_directories(folder_);
+  }
   ~ModelFolder() override { fs::remove_all(folder_); }
   void write(const std::string& name, std::string_view text) {
     fs::create_directories((folder_ / name).parent_path());
@@ -268,16 +294,19 @@ TEST_F(ModelFolder, TheTemplateFileComesBeforeTheConfig) {
 }
 
 TEST_F(ModelFolder, NamedTemplatesAreFoundInTheConfig) {
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "{{"},
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "{{"},
                                                        {"name": "tool_use", "template": "t"}]})");
   EXPECT_EQ(load().pick(false).source(), "d");
   EXPECT_EQ(load().pick(true).source(), "t");
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}, {"name": "b", "template": "x"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "rag", "template": "x"}, {"name": "b", "template": "x"}]})");
   EXPECT_EQ(load_error(), "tokenizer_config.json: no chat template named 'default' (there are: rag, b)");
 }
 
 TEST_F(ModelFolder, SpecialTokensAreTextsOrObjects) {
-  write("tokenizer_config.json", R"({"chat_template": "x", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
+  write("tokenizer_config.json",
+        R"({"chat_template": "x", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
                                      "pad_token": null, "unk_token": 5, "other_token": "o"})");
   EXPECT_EQ(Json(load().special_tokens), json(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
 }
@@ -288,7 +317,8 @@ TEST_F(ModelFolder, AModelWithoutTemplateCannotChat) {
     const Result<ModelChat> chat = load_model_chat(folder_);
     ASSERT_FALSE(chat.ok());
     EXPECT_EQ(chat.status().code(), StatusCode::kNotFound);
-    EXPECT_THAT(chat.status().message(), HasSubstr("the model has no chat template (looked for chat_template.jinja"));
+    EXPECT_THAT(chat.status().message(),
+                HasSubstr("the model has no chat template (looked for chat_template.jinja"));
   }
 }
 
@@ -321,9 +351,10 @@ TEST(ModelChatOfPublishedCheckpoints, Loads) {
 // ---- Threads ----
 
 TEST(ChatTemplate, ManyThreadsRenderOneTemplate) {
-  const auto shared = compile("{% set ns = namespace(t='') %}{% macro m(x) %}{{ x ~ ',' }}{% endmacro %}"
-                              "{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}"
-                              "{% for c in ns.t %}{{ [c, 'k']|join|upper }}{% endfor %}{{ messages|tojson }}");
+  const auto shared = compile(
+      "{% set ns = namespace(t='') %}{% macro m(x) %}{{ x ~ ',' }}{% endmacro %}"
+      "{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}"
+      "{% for c in ns.t %}{{ [c, 'k']|join|upper }}{% endfor %}{{ messages|tojson }}");
   std::vector<std::string> texts(8);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -1,5 +1,5 @@
-// Every snippet of the template language gives what jinja2 gives in transformers' environment: the text, or an
-// error for the same reason. Goldens: tools/fixtures/jinja_goldens.py.
+// Every snippet of the template language gives what jinja2 gives in transformers' environment: the text, or
+// an error for the same reason. Goldens: tools/fixtures/jinja_goldens.py.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -45,7 +45,8 @@ Outcome render(const Case& test) {
   }
   jinja::Interpreter interpreter(*parsed, {});
   interpreter.run().now = *parse_chat_date("2025-06-30T17:05:09");
-  for (const auto& [name, value] : test.variables) interpreter.set_variable(name, interpreter.run().from_json(value));
+  for (const auto& [name, value] : test.variables)
+    interpreter.set_variable(name, interpreter.run().from_json(value));
   std::string out;
   if (interpreter.render(out)) return {false, out, 0};
   return {true, interpreter.run().error(), 0};
@@ -99,9 +100,9 @@ TEST_P(JinjaLanguage, SnippetsRenderAsInJinja2) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Topics, JinjaLanguage,
-                         testing::Values("whitespace", "literals", "operators", "precedence", "slices", "scopes",
-                                         "loops", "conditions", "macros", "undefined", "filters", "methods",
-                                         "formatting", "tojson"),
+                         testing::Values("whitespace", "literals", "operators", "precedence", "slices",
+                                         "scopes", "loops", "conditions", "macros", "undefined", "filters",
+                                         "methods", "formatting", "tojson"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
