@@ -56,6 +56,7 @@ Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const 
   product.shape = {.columns = product.layout.padded_columns,
                    .segment_columns = product.layout.segment_columns,
                    .group_columns = spec.group_size,
+                   .chunk_bytes = product.layout.chunk_bytes,
                    .scale_dtype = spec.dtype};
   const PreparedRows& prepared = rows.rows(product.kernels.x_dtype);
   product.x = prepared.x + job.first_row * prepared.stride_bytes;

@@ -45,7 +45,8 @@ struct Sums {
 template <int kRows>
 class Rows {
  public:
-  Rows(const std::byte* x, int64_t stride) : stride_(stride) {
+  TF_INLINE void set(const std::byte* x, int64_t stride) {
+    stride_ = stride;
     for (int q = 0; q < kQuads; ++q) quads_[q] = x + 4 * q * stride;
   }
   TF_INLINE void advance(int64_t steps) {
@@ -108,65 +109,96 @@ TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
   _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
 }
 
-/// d += x.q over a unit. A loop over vectors, not unrolled: with a kernel per width and number of rows, code
-/// would outgrow what a loop of 8 to 200 instructions gains by it.
-template <int kBits, int kRows>
-TF_INLINE inline void add_unit(Sums<kRows>& d, const Decoder<kBits>& decoder, Rows<kRows>& rows,
-                               const std::byte* unit, const std::byte* prefetch_end) {
+/// d[g] += x.q over a unit of each of kGroups groups, which lie chunk_bytes apart. A loop over vectors, not
+/// unrolled: with a kernel per width and number of rows, code would outgrow what a loop of 8 to 200
+/// instructions gains by it.
+template <int kBits, int kRows, int kGroups>
+TF_INLINE inline void add_units(Sums<kRows> (&d)[kGroups], const Decoder<kBits>& decoder,
+                                Rows<kRows> (&rows)[kGroups], const std::byte* unit, int64_t chunk_bytes,
+                                const std::byte* prefetch_end) {
   constexpr int kFields = whole_steps_per_vector(kBits);
 #pragma GCC unroll 1
   for (int v = 0; v < kBits; ++v) {
-    const __m512i w0 = load_words(unit, v, 0), w1 = load_words(unit, v, 1);
-    prefetch_ahead(unit + v * kBlocks * 64, prefetch_end);
-    unroll<kFields>([&](auto f) TF_INLINE {
-      add_step(d, rows, f, decoder.template field<f>(w0), decoder.template field<f>(w1));
+    __m512i w[kGroups][kBlocks];
+    unroll<kGroups>([&](auto g) TF_INLINE {
+      unroll<kBlocks>([&](auto c) TF_INLINE { w[g][c] = load_words(unit + g * chunk_bytes, v, c); });
+      prefetch_ahead(unit + g * chunk_bytes + v * kBlocks * 64, prefetch_end);
     });
-    rows.advance(kFields);
+    unroll<kFields>([&](auto f) TF_INLINE {
+      unroll<kGroups>([&](auto g) TF_INLINE {
+        add_step(d[g], rows[g], f, decoder.template field<f>(w[g][0]), decoder.template field<f>(w[g][1]));
+      });
+    });
+    unroll<kGroups>([&](auto g) TF_INLINE { rows[g].advance(kFields); });
   }
   constexpr int kRest = kUnitSteps - whole_steps(kBits);
   if constexpr (kRest > 0) {
-    unroll<kRest>([&](auto i) TF_INLINE {
-      constexpr int kStep = whole_steps(kBits) + i;
-      add_step(d, rows, i, decoder.template rest<kStep>(unit, 0), decoder.template rest<kStep>(unit, 1));
+    unroll<kGroups>([&](auto g) TF_INLINE {
+      unroll<kRest>([&](auto i) TF_INLINE {
+        constexpr int kStep = whole_steps(kBits) + i;
+        const std::byte* words = unit + g * chunk_bytes;
+        add_step(d[g], rows[g], i, decoder.template rest<kStep>(words, 0),
+                 decoder.template rest<kStep>(words, 1));
+      });
+      rows[g].advance(kRest);
     });
-    rows.advance(kRest);
   }
 }
 
-template <int kBits, int kRows>
-void affine_panel(const PanelArgs& args) {
+/// acc = fma(scale, d, fma(bias, xs, acc)) for kGroups groups from `group` on, which start at `chunk`.
+template <int kBits, int kRows, int kGroups>
+TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder<kBits>& decoder, const PanelArgs& args,
+                                 const std::byte* chunk, int64_t group) {
   constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
-  const Decoder<kBits> decoder;
   const DType dtype = args.shape.scale_dtype;
   const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
-  const std::byte* p = args.panel;
-  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Rows<kRows> rows[kGroups];
+  Sums<kRows> d[kGroups];
+  unroll<kGroups>([&](auto g) TF_INLINE {
+    rows[g].set(args.x + (group + g) * args.shape.group_columns * 2, args.x_stride_bytes);
+    d[g].clear();
+  });
+  const std::byte* unit = chunk + 2 * scale_bytes;
+  for (int64_t column = 0; column < args.shape.group_columns; column += kUnitColumns, unit += kUnitBytes) {
+    add_units<kBits>(d, decoder, rows, unit, args.shape.chunk_bytes, args.prefetch_end);
+  }
+  unroll<kGroups>([&](auto g) TF_INLINE {
+    const std::byte* scales = chunk + g * args.shape.chunk_bytes;
+    unroll<kBlocks>([&](auto c) TF_INLINE {
+      const __m512 scale = load_scales(dtype, scales, c), bias = load_scales(dtype, scales + scale_bytes, c);
+      unroll<kRows>([&](auto r) TF_INLINE {
+        const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group + g]);
+        acc.at[r][c] = _mm512_fmadd_ps(scale, d[g].at[r][c], _mm512_fmadd_ps(bias, xs, acc.at[r][c]));
+      });
+    });
+  });
+}
+
+/// A group's sums are chains of up to 64 steps of latency 6, and two sums a row are too few to fill the gaps:
+/// one to three rows take several groups at once. (Measured, one row, 4 bits, groups of 64, weights in L2,
+/// one core: 1 group at once 47 GB/s, 2 56, 4 70.)
+constexpr int64_t groups_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+template <int kBits, int kRows>
+void affine_panel(const PanelArgs& args) {
+  constexpr int64_t kMaxGroups = groups_at_once(kRows);
+  const Decoder<kBits> decoder;
   Segments<kRows> segments;
-  int64_t column = 0, group = 0;
-  while (column < args.shape.columns) {
-    const int64_t segment_end = column + args.shape.segment_columns;
-    const int64_t end = segment_end < args.shape.columns ? segment_end : args.shape.columns;
+  const int64_t num_groups = args.shape.columns / args.shape.group_columns;
+  const int64_t segment_groups = args.shape.segment_columns / args.shape.group_columns;
+  for (int64_t begin = 0; begin < num_groups; begin += segment_groups) {
+    const int64_t end = begin + segment_groups < num_groups ? begin + segment_groups : num_groups;
     Sums<kRows> acc;
     acc.clear();
-    for (; column < end; ++group) {
-      const std::byte* scales = p;
-      p += 2 * scale_bytes;
-      Sums<kRows> d;
-      d.clear();
-      for (const int64_t group_end = column + args.shape.group_columns; column < group_end;
-           column += kUnitColumns) {
-        add_unit<kBits>(d, decoder, rows, p, args.prefetch_end);
-        p += kUnitBytes;
+    int64_t group = begin;
+    // As many as fit, then fewer: a constant count each.
+    unroll<kMaxGroups>([&](auto fewer) TF_INLINE {
+      constexpr int kGroups = kMaxGroups - fewer;
+      for (; group + kGroups <= end; group += kGroups) {
+        add_groups<kBits, kRows, kGroups>(acc, decoder, args, args.panel + group * args.shape.chunk_bytes,
+                                          group);
       }
-      unroll<kBlocks>([&](auto c) TF_INLINE {
-        const __m512 scale = load_scales(dtype, scales, c),
-                     bias = load_scales(dtype, scales + scale_bytes, c);
-        unroll<kRows>([&](auto r) TF_INLINE {
-          const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group]);
-          acc.at[r][c] = _mm512_fmadd_ps(scale, d.at[r][c], _mm512_fmadd_ps(bias, xs, acc.at[r][c]));
-        });
-      });
-    }
+    });
     segments.push(acc);
   }
   segments.store_tree(args.sums);
@@ -175,7 +207,8 @@ void affine_panel(const PanelArgs& args) {
 template <int kRows>
 void bf16_panel(const PanelArgs& args) {
   const std::byte* p = args.panel;
-  Rows<kRows> rows(args.x, args.x_stride_bytes);
+  Rows<kRows> rows;
+  rows.set(args.x, args.x_stride_bytes);
   Segments<kRows> segments;
   int64_t column = 0;
   while (column < args.shape.columns) {

@@ -22,6 +22,7 @@ struct PanelShape {
   int64_t columns = 0;              ///< Padded to whole steps.
   int64_t segment_columns = 0;      ///< Of the full segments.
   int64_t group_columns = 0;        ///< 0 where weights are floats.
+  int64_t chunk_bytes = 0;          ///< One group, or one pair of columns.
   DType scale_dtype = DType::kF32;  ///< bf16, f16 or f32; of scales and biases.
 };
 
