@@ -101,13 +101,24 @@ class Segments {
   int count_ = 0;
 };
 
-/// Asks for the 128 bytes that are read kPrefetchBytes later, unless they lie beyond `end`.
-TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
-  const std::byte* ahead = p + kPrefetchBytes;
-  ahead = ahead < end ? ahead : p;
-  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
-  _mm_prefetch(reinterpret_cast<const char*>(ahead) + 64, _MM_HINT_T0);
-}
+/// Asks for what lies kPrefetchBytes ahead, in the order of memory whatever the order of use: asking in
+/// several places by turns costs a quarter of the bandwidth. Stops at `end`.
+class Prefetch {
+ public:
+  TF_INLINE Prefetch(const std::byte* p, const std::byte* end) : next_(p + kPrefetchBytes), end_(end) {}
+
+  /// The next 128 bytes.
+  TF_INLINE void advance() {
+    if (next_ >= end_) return;
+    _mm_prefetch(reinterpret_cast<const char*>(next_), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(next_) + 64, _MM_HINT_T0);
+    next_ += 128;
+  }
+
+ private:
+  const std::byte* next_;
+  const std::byte* end_;
+};
 
 /// d[g] += x.q over a unit of each of kGroups groups, which lie chunk_bytes apart. A loop over vectors, not
 /// unrolled: with a kernel per width and number of rows, code would outgrow what a loop of 8 to 200
@@ -115,14 +126,14 @@ TF_INLINE inline void prefetch_ahead(const std::byte* p, const std::byte* end) {
 template <int kBits, int kRows, int kGroups>
 TF_INLINE inline void add_units(Sums<kRows> (&d)[kGroups], const Decoder<kBits>& decoder,
                                 Rows<kRows> (&rows)[kGroups], const std::byte* unit, int64_t chunk_bytes,
-                                const std::byte* prefetch_end) {
+                                Prefetch& prefetch) {
   constexpr int kFields = whole_steps_per_vector(kBits);
 #pragma GCC unroll 1
   for (int v = 0; v < kBits; ++v) {
     __m512i w[kGroups][kBlocks];
     unroll<kGroups>([&](auto g) TF_INLINE {
       unroll<kBlocks>([&](auto c) TF_INLINE { w[g][c] = load_words(unit + g * chunk_bytes, v, c); });
-      prefetch_ahead(unit + g * chunk_bytes + v * kBlocks * 64, prefetch_end);
+      prefetch.advance();
     });
     unroll<kFields>([&](auto f) TF_INLINE {
       unroll<kGroups>([&](auto g) TF_INLINE {
@@ -159,8 +170,10 @@ TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder<kBits>& decoder
     d[g].clear();
   });
   const std::byte* unit = chunk + 2 * scale_bytes;
+  Prefetch prefetch(chunk, args.prefetch_end);
+  for (int64_t i = 0; i < kGroups * 2 * scale_bytes; i += 128) prefetch.advance();
   for (int64_t column = 0; column < args.shape.group_columns; column += kUnitColumns, unit += kUnitBytes) {
-    add_units<kBits>(d, decoder, rows, unit, args.shape.chunk_bytes, args.prefetch_end);
+    add_units<kBits>(d, decoder, rows, unit, args.shape.chunk_bytes, prefetch);
   }
   unroll<kGroups>([&](auto g) TF_INLINE {
     const std::byte* scales = chunk + g * args.shape.chunk_bytes;
@@ -175,9 +188,9 @@ TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder<kBits>& decoder
 }
 
 /// A group's sums are chains of up to 64 steps of latency 6, and two sums a row are too few to fill the gaps:
-/// one to three rows take several groups at once. (Measured, one row, 4 bits, groups of 64, weights in L2,
-/// one core: 1 group at once 47 GB/s, 2 56, 4 70.)
-constexpr int64_t groups_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+/// up to three rows take two groups at once. (One row, 4 bits, groups of 64, weights in L2, one core: 47 ->
+/// 56 GB/s. Four at once reach 70 there, but no more from memory.)
+constexpr int64_t groups_at_once(int rows) { return rows <= 3 ? 2 : 1; }
 
 template <int kBits, int kRows>
 void affine_panel(const PanelArgs& args) {
@@ -209,6 +222,7 @@ void bf16_panel(const PanelArgs& args) {
   const std::byte* p = args.panel;
   Rows<kRows> rows;
   rows.set(args.x, args.x_stride_bytes);
+  Prefetch prefetch(p, args.prefetch_end);
   Segments<kRows> segments;
   int64_t column = 0;
   while (column < args.shape.columns) {
@@ -218,7 +232,7 @@ void bf16_panel(const PanelArgs& args) {
     acc.clear();
     for (; column < end; column += 2, p += 2 * 64) {
       add_step(acc, rows, 0, _mm512_load_si512(p), _mm512_load_si512(p + 64));
-      prefetch_ahead(p, args.prefetch_end);
+      prefetch.advance();
       rows.advance(1);
     }
     segments.push(acc);
@@ -228,7 +242,7 @@ void bf16_panel(const PanelArgs& args) {
 
 /// 16 sums of 32 registers, more than VDPBF16PS's latency of 6 needs at two a cycle. A segment's running
 /// sums, read and written once per group, lie partly in memory; with more rows the compiler moves the sums
-/// themselves in and out (measured on Zen 5, 4 bits: 8 rows 260 GMAC/s on one core, 12 rows 220).
+/// themselves in and out (measured on Zen 5, 4 bits: 8 rows 230 GMAC/s on one core, 12 rows 220).
 constexpr int kMaxRows = 8;
 
 template <int kBits>
