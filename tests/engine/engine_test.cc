@@ -13,6 +13,7 @@
 #include "engine/sampler.h"
 #include "tests/support/fake_model.h"
 #include "tests/support/reply_collector.h"
+#include "tests/support/toy_model.h"
 
 namespace tensorfold {
 namespace {
@@ -171,6 +172,53 @@ TEST_F(EngineTest, AnEndOfSequenceTokenEndsTheReplyAndIsCounted) {
   Request ignoring = r;
   ignoring.ignore_eos = true;
   EXPECT_EQ(ask(ignoring).tokens, whole);
+}
+
+/// The text of tokens of the fake model under the toy tokenizer, where they are single bytes.
+std::string bytes_of(std::span<const int32_t> tokens) {
+  std::string text;
+  for (const int32_t token : tokens) text += static_cast<char>(token);
+  return text;
+}
+
+TEST_F(EngineTest, AStopStringEndsTheReplyBeforeIt) {
+  start({});
+  engine_.reset();
+  model_->tokenizer = Tokenizer::parse(toy_tokenizer_json()).value();
+  engine_ = Engine::create(model_, {}).value();
+  Request r = request(10, 4, 40);
+  const std::vector<int32_t> whole = expected(r, 40);
+  const std::string text = bytes_of(whole);
+  EXPECT_EQ(ask(r).text, text);
+
+  const std::string stop = text.substr(20, 3);
+  const size_t start = text.find(stop);
+  r.stop = {"never in it", stop};
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.text, text.substr(0, start));
+  EXPECT_EQ(reply.tokens, std::vector<int32_t>(whole.begin(), whole.begin() + static_cast<long>(start) + 3));
+  EXPECT_EQ(reply.finish, FinishReason::kStop);
+  EXPECT_EQ(reply.usage.completion_tokens, std::ssize(reply.tokens));
+
+  // What was held back as a possible beginning is part of a reply that ends by length.
+  r.stop = {text.substr(38, 2) + "more"};
+  ASSERT_EQ(text.find(r.stop[0]), std::string::npos);
+  EXPECT_EQ(ask(r).text, text);
+}
+
+TEST_F(EngineTest, TheTokenizersEndOfSequenceTokenEndsReplies) {
+  start({});
+  engine_.reset();
+  model_->tokenizer = Tokenizer::parse(toy_tokenizer_json(), R"({"eos_token": "!"})").value();
+  engine_ = Engine::create(model_, {}).value();
+  const Request r = request(10, 4, 200);
+  const std::vector<int32_t> whole = expected(r, 200);
+  const auto eos = std::find(whole.begin(), whole.end(), '!');
+  ASSERT_NE(eos, whole.end());
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, std::vector<int32_t>(whole.begin(), eos + 1));
+  EXPECT_EQ(reply.text, bytes_of({whole.begin(), eos}));
+  EXPECT_TRUE(reply.generated.back().is_end);
 }
 
 TEST_F(EngineTest, AReplyEndsWhereTheContextIsFull) {

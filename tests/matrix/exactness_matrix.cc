@@ -128,6 +128,13 @@ std::string backend_difference(const LoadOptions& wish, const BackendInfo& info)
   return {};
 }
 
+/// Empty where the variation is run.
+std::string why_not_run(const Variation& variation, const Arguments& arguments) {
+  if (!variation.not_run.empty()) return variation.not_run;
+  const bool is_large = !arguments.folders.empty();
+  return variation.is_slow && is_large && !arguments.slow ? "slow, needs --slow" : "";
+}
+
 /// One column: loads the model as each variation asks (once for equal wishes) and compares with the baseline.
 class Column {
  public:
@@ -149,10 +156,7 @@ class Column {
   }
 
   Outcome run(const Variation& variation) {
-    if (!variation.not_run.empty() ||
-        (variation.is_slow && !arguments_.folders.empty() && !arguments_.slow)) {
-      return Outcome::kNotRun;
-    }
+    if (!why_not_run(variation, arguments_).empty()) return Outcome::kNotRun;
     const Result<std::shared_ptr<LoadedModel>> loaded = load(variation);
     if (!loaded.ok()) return note(Outcome::kFailed, variation, loaded.status().message());
     if (const std::string other = backend_difference(variation.load, (*loaded)->ops->info());
@@ -203,7 +207,7 @@ class Column {
 using Table = std::vector<std::vector<Outcome>>;  // [variations][models]
 
 void print_table(const std::vector<Variation>& variations, const std::vector<MatrixModel>& models,
-                 const Table& table) {
+                 const Table& table, const Arguments& arguments) {
   for (size_t m = 0; m < models.size(); ++m) fmt::print("[{:2}] {}\n", m + 1, models[m].name);
   fmt::print("\n{:<42}", "must not change a byte");
   for (size_t m = 0; m < models.size(); ++m) fmt::print(" [{:2}]", m + 1);
@@ -211,7 +215,8 @@ void print_table(const std::vector<Variation>& variations, const std::vector<Mat
   for (size_t v = 0; v < variations.size(); ++v) {
     fmt::print("{:<42}", variations[v].name);
     for (const Outcome outcome : table[v]) fmt::print(" {:>4}", outcome_word(outcome));
-    fmt::print("{}\n", variations[v].not_run.empty() ? "" : "   not run: " + variations[v].not_run);
+    const std::string reason = why_not_run(variations[v], arguments);
+    fmt::print("{}\n", reason.empty() ? "" : "   not run: " + reason);
   }
 }
 
@@ -255,7 +260,7 @@ int run(const Arguments& arguments) {
     for (std::string& note : run_column(models[m], arguments, variations, table, m))
       notes.push_back(std::move(note));
   }
-  print_table(variations, models, table);
+  print_table(variations, models, table, arguments);
   for (const std::string& note : notes) fmt::print("{}\n", note);
   return notes.empty() ? 0 : 1;
 }
