@@ -98,6 +98,8 @@ TEST(ChatTemplate, ErrorsNameTheTemplateTheLineAndTheReason) {
             "chat template 'test' line 3: 'dict object' has no attribute 'y'");
   EXPECT_EQ(render("{% macro m(x) %}\n{{ x + 1 }}\n{% endmacro %}\n{{ m('a') }}", input),
             "chat template 'test' line 2: unsupported operand type(s) for +: 'str' and 'int'");
+  EXPECT_EQ(render("{% macro m() %}\n\nxyz{% endmacro %}\n{% set a, b = m() %}", input),
+            "chat template 'test' line 4: too many values to unpack (expected 2)");
   EXPECT_EQ(render("{{ '\\ud800' }}", input),
             "chat template 'test' line 1: the rendered text has a lone surrogate and cannot be UTF-8");
 }
