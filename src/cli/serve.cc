@@ -59,12 +59,14 @@ class ServeCommand : public Command {
   Status run() override {
     TF_RETURN_IF_ERROR(check_template_date(server_.date));
     server_.http.port = static_cast<uint16_t>(port_);
-    server_.http.stop_on_signals = true;
     server_.http.drain_timeout_s = static_cast<double>(drain_s_);
     // The port first: a taken one is known before minutes of loading.
     TF_ASSIGN_OR_RETURN(std::unique_ptr<ApiServer> server, ApiServer::create(server_));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, load_engine(model_, engine_));
     server->set_default_sampling(sampling_params(sampling_, engine->model().generation));
+    // Whoever has read the next line may stop the server at once and expects an orderly end. Until then a
+    // signal simply ends the program, so that loading can be given up.
+    server->stop_on_signals();
     const bool is_ipv6 = server_.http.host.find(':') != std::string::npos;
     fmt::print("Serving {} at http://{}:{}/v1\n", engine->model().name,
                is_ipv6 ? "[" + server_.http.host + "]" : server_.http.host, server->port());

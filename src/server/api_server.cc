@@ -250,6 +250,8 @@ void ApiServer::set_default_sampling(const SamplingParams& sampling) {
   impl_->context.defaults.sampling = sampling;
 }
 
+void ApiServer::stop_on_signals() { impl_->http->stop_on_signals(); }
+
 void ApiServer::run(std::unique_ptr<Engine> engine) {
   Impl& impl = *impl_;
   const LoadedModel& model = engine->model();

@@ -33,8 +33,10 @@ class ApiServer {
   /// What holds where a request says nothing. Before run().
   void set_default_sampling(const SamplingParams& sampling);
 
-  /// Serves until stop() or, with http.stop_on_signals, SIGINT or SIGTERM. Owns the engine, which ends with
-  /// it. Once.
+  /// As HttpServer::stop_on_signals(): call it before telling anyone that the server is there.
+  void stop_on_signals();
+
+  /// Serves until stop() or a signal. Owns the engine, which ends with it. Once.
   void run(std::unique_ptr<Engine> engine);
 
   /// As HttpServer::stop(). From any thread.

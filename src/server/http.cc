@@ -639,14 +639,15 @@ uint16_t HttpServer::port() const {
   return impl_->acceptor.local_endpoint(ignored).port();
 }
 
+void HttpServer::stop_on_signals() {
+  impl_->signals.add(SIGINT);
+  impl_->signals.add(SIGTERM);
+  impl_->wait_for_signal();
+}
+
 void HttpServer::run() {
   Impl& impl = *impl_;
   impl.keep_running.emplace(impl.context.io.get_executor());
-  if (impl.context.options.stop_on_signals) {
-    impl.signals.add(SIGINT);
-    impl.signals.add(SIGTERM);
-    impl.wait_for_signal();
-  }
   asio::post(impl.strand, [&impl] { impl.accept_next(); });
   std::vector<std::jthread> threads;
   for (int i = 1; i < impl.context.options.num_threads; ++i)

@@ -80,7 +80,6 @@ struct HttpServerOptions {
   double idle_timeout_s = 120;    ///< An open connection without a request.
   double write_timeout_s = 60;    ///< Without the client taking a byte.
   double drain_timeout_s = 10;    ///< At shutdown: replies may go on this long before they are cancelled.
-  bool stop_on_signals = false;   ///< SIGINT and SIGTERM call stop(); a second one does not wait.
   HttpErrorBody error_body;       ///< Empty: plain JSON `{"error":"..."}`.
 };
 
@@ -94,6 +93,10 @@ class HttpServer {
   ~HttpServer();
 
   uint16_t port() const;
+
+  /// From now on SIGINT and SIGTERM mean stop(), also those that come before run(); a second one does not
+  /// wait.
+  void stop_on_signals();
 
   /// Serves until stop() or a signal, then lets running replies end (or cancels them after the drain time)
   /// and returns. Once.

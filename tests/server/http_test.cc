@@ -2,6 +2,7 @@
 #include "server/http.h"
 
 #include <condition_variable>
+#include <csignal>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -381,6 +382,16 @@ TEST_F(HttpTest, CancelsRepliesThatOutliveTheDrainTime) {
   EXPECT_THAT(client.read_to_end(), EndsWith("cancelled"));
   client.close_now();
   thread_.join();
+}
+
+TEST(HttpSignalTest, ASignalBetweenTheAnnouncementAndTheFirstRequestIsAShutdown) {
+  HttpServerOptions options;
+  options.port = 0;
+  const auto server = HttpServer::listen(options, [](HttpRequest&&, std::shared_ptr<HttpReply>) {});
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  (*server)->stop_on_signals();
+  raise(SIGINT);
+  (*server)->run();
 }
 
 TEST_F(HttpTest, ReportsAPortInUseAndAHostThatIsNone) {
