@@ -21,7 +21,8 @@ class InterruptGuard {
 /// What read_line() met.
 enum class LineEvent { kLine, kInterrupt, kEnd };
 
-/// The next line of standard input without its newline. With an InterruptGuard, Ctrl-C returns kInterrupt.
+/// The next line of standard input without its newline. With an InterruptGuard, a Ctrl-C that
+/// take_interrupt() has not taken returns kInterrupt.
 LineEvent read_line(std::string& line);
 
 /// Everything on standard input up to its end.
