@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# AddressSanitizer and UndefinedBehaviorSanitizer over all tests but the slow ones; ThreadSanitizer over what has threads.
+# AddressSanitizer and UndefinedBehaviorSanitizer over all tests but the slow, the large and those of the program itself;
+# ThreadSanitizer over what has threads.
 #   tools/ci/sanitizers.sh [asan] [tsan]        default: both
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,7 +9,8 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 asan() {
-  cmake --preset asan >/dev/null && cmake --build build/asan && tools/ci/run_tests.sh build/asan -LE 'slow|python|large'
+  cmake --preset asan >/dev/null && cmake --build build/asan --target quick_tests &&
+    tools/ci/run_tests.sh build/asan -LE 'slow|python|large'
 }
 
 tsan() {
