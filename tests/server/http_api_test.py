@@ -176,6 +176,26 @@ def test_a_date_reaches_the_template(toy_model, tmp_path, start_server):
     assert reply(messages=with_prefix)[0]["message"]["content"] == text
 
 
+def test_the_context_decides_the_angles_of_dynamic_rope(toy_model, tmp_path, start_server):
+    """They are those of the served context for every row, whatever its own length."""
+    folder = tmp_path / "dynamic"
+    shutil.copytree(toy_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"max_position_embeddings": 512, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+    def serve(*flags):
+        server = start_server(folder, *flags)
+        body = {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0}
+        text = server.post("/v1/completions", body)[1]["choices"][0]["text"]
+        return json.loads(server.get("/v1/models"))["data"][0]["max_model_len"], text
+
+    short, long = serve(), serve("--context", "2048")
+    assert (short[0], long[0]) == (512, 2048)
+    assert serve("--context", "512") == short
+    assert long[1] != short[1]
+
+
 def test_a_template_that_raises_is_the_requests_fault(toy_model, tmp_path, start_server):
     folder = tmp_path / "strict"
     shutil.copytree(toy_model, folder)
