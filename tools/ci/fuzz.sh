@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets and runs each for a while, from its corpus in the tree. A crashing input is left in build/fuzz.
+# Builds the fuzz targets and runs each for a while, from its corpus in the tree. Prints a line per target, and what a
+# failed one said. A crashing input is left in build/fuzz.
 #   tools/ci/fuzz.sh [SECONDS]        default: 60 each
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -14,12 +15,16 @@ for target in build/fuzz/fuzz/*_fuzz; do
   name=$(basename "$target")
   mkdir -p "build/fuzz/corpus/$name" "fuzz/corpus/$name"
   # New inputs go to the first folder; the tree's corpus is only read.
-  if "$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
-    -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "fuzz/corpus/$name"; then
+  log=build/fuzz/$name.log
+  if "$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
+    -print_funcs=0 -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "fuzz/corpus/$name" >"$log" 2>&1; then
     passed=$((passed + 1))
+    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, no finding"
   else
     failed=$((failed + 1))
-    echo "fuzz: $name failed; its input is build/fuzz/$name-*"
+    { grep -v '^stat::\|^NEW_FUNC\|# Uses: ' "$log" || true; } | tail -n 200
+    echo "failed: $name (its input is build/fuzz/$name-*)"
+    { grep 'ERROR: \|runtime error: \|SUMMARY: ' "$log" || true; } | head -n 5 | sed 's/^/    /'
   fi
 done
 echo "$passed passed, $failed failed, 0 skipped"
