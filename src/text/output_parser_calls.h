@@ -1,0 +1,31 @@
+// What stands between <tool_call> and </tool_call> in the three formats, once it is complete.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "text/output_parser.h"
+
+namespace tensorfold {
+
+struct ToolCall {
+  std::string name;       ///< Not empty.
+  std::string arguments;  ///< Text of a JSON object.
+};
+
+/// Whether `body`, the text so far, is or may become a call. Looks at its beginning only.
+bool may_begin_call(ToolSyntax syntax, std::string_view body);
+
+/// The call, or nothing where `body` is malformed in any way. JSON that the model wrote itself is taken over
+/// as it wrote it, so that no digit of a number is lost; of an argument given twice the last counts. Values
+/// without a type of their own become JSON by the function's schema (output_parser_values.h).
+std::optional<ToolCall> parse_call(ToolSyntax syntax, std::string_view body, const ToolSchemas& tools);
+
+/// The text of the value of a key in the text of a JSON object; of equal keys, the last. Nothing without it.
+std::optional<std::string_view> json_member_text(std::string_view object, std::string_view key);
+
+/// Whether `text` is one JSON object.
+bool is_json_object(std::string_view text);
+
+}  // namespace tensorfold
