@@ -16,12 +16,14 @@ import pytest
 BINARY = os.environ["TENSORFOLD_BINARY"]
 
 
+# An environment of its own, so that no cache or config of the machine matters.
+CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+
+
 def run(*arguments, input="", env=None, cwd=None):
-    """Runs the program with an environment of its own, so that no cache or config of the machine matters."""
-    clean = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(env or {})}
-    return subprocess.run(
-        [BINARY, *map(str, arguments)], input=input, capture_output=True, text=True, env=clean, cwd=cwd, timeout=300
-    )
+    command = [BINARY, *map(str, arguments)]
+    clean = {**CLEAN, **(env or {})}
+    return subprocess.run(command, input=input, capture_output=True, text=True, env=clean, cwd=cwd, timeout=300)
 
 
 def failed(result, code, *parts):
@@ -223,7 +225,7 @@ class Terminal:
     def __init__(self, *arguments):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(BINARY, [BINARY, *map(str, arguments)], {"HOME": "/nonexistent"})
+            os.execve(BINARY, [BINARY, *map(str, arguments)], CLEAN)
         self.output = ""
 
     def wait_for(self, text):
@@ -282,7 +284,8 @@ def test_ctrl_c_stops_a_long_reply(endless):
 
 
 def test_serve_stops_on_a_signal_with_exit_code_0(toy):
-    process = subprocess.Popen([BINARY, "serve", toy, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [BINARY, "serve", toy, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN)
     assert process.stdout.readline().startswith("Serving toy at http://127.0.0.1:")
     process.send_signal(signal.SIGINT)  # at once: who has read the line may rely on an orderly end
     process.communicate(timeout=60)

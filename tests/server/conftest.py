@@ -12,15 +12,16 @@ import urllib.request
 import pytest
 
 BINARY = os.environ["TENSORFOLD_BINARY"]
+# No config file and no TENSORFOLD_ variable of whoever runs the tests.
+CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 
 
 class Server:
     """`tensorfold serve` as a child process; `url` ends in /v1."""
 
     def __init__(self, model, *flags):
-        self.process = subprocess.Popen(
-            [BINARY, "serve", str(model), "--port", "0", "--quiet", *flags], stdout=subprocess.PIPE, text=True
-        )
+        command = [BINARY, "serve", str(model), "--port", "0", "--quiet", *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=CLEAN)
         line = self.process.stdout.readline()
         assert line.startswith("Serving "), f"the server did not start: {line!r}"
         self.url = line.split(" at ")[1].strip()
@@ -60,7 +61,8 @@ class Server:
 
 
 def create_toy(folder, *flags):
-    subprocess.run([BINARY, "demo", "create", str(folder), "--quiet", *flags], check=True, stdout=subprocess.DEVNULL)
+    command = [BINARY, "demo", "create", str(folder), "--quiet", *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=CLEAN)
     return folder
 
 
