@@ -40,4 +40,4 @@ else
   cmake --build build/arm64
 fi
 # Emulation is some ten times slower than the machine, so a test gets more time than its own limit.
-tools/ci/run_tests.sh build/arm64 --timeout 3600 "$@"
+tools/ci/run_tests.sh build/arm64 --parallel "$(nproc)" --timeout 3600 "$@"

@@ -10,12 +10,12 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 asan() {
   cmake --preset asan >/dev/null && cmake --build build/asan --target quick_tests &&
-    tools/ci/run_tests.sh build/asan -LE 'slow|python|large'
+    tools/ci/run_tests.sh build/asan --parallel "$(nproc)" -LE 'slow|python|large'
 }
 
 tsan() {
   cmake --preset tsan >/dev/null && cmake --build build/tsan --target threaded_tests &&
-    tools/ci/run_tests.sh build/tsan -L threads
+    tools/ci/run_tests.sh build/tsan --parallel "$(nproc)" -L threads
 }
 
 status=0
