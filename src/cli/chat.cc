@@ -66,21 +66,28 @@ class Chat {
     fmt::print("{}\n", reply->finish == FinishReason::kCancelled ? " (stopped)" : "");
     std::fflush(stdout);
     if (!options_.quiet) fmt::print(stderr, "[{}]\n", speed_line(*reply));
-    messages_.push_back(chat_message("assistant", reply->text));
+    Json message = chat_message("assistant", reply->text);
+    // The template decides whether earlier reasoning is shown to the model.
+    if (!reply->reasoning.empty()) message.set("reasoning_content", reply->reasoning);
+    messages_.push_back(std::move(message));
     return {};
   }
 
   Result<GeneratedReply> generate() {
-    TF_ASSIGN_OR_RETURN(std::vector<int32_t> prompt,
-                        chat_prompt(engine_.model(), {.messages = messages_, .date = options_.date}));
-    Request request{.prompt = std::move(prompt),
+    TF_ASSIGN_OR_RETURN(ChatPrompt prompt, chat_prompt(engine_.model(), {.messages = messages_,
+                                                                         .date = options_.date,
+                                                                         .settings = options_.settings}));
+    Request request{.prompt = std::move(prompt.tokens),
                     .sampling = options_.sampling,
                     .max_tokens = options_.max_tokens,
-                    .stop = {}};
-    return generate_reply(engine_, std::move(request), &interrupts_, [](std::string_view text) {
-      fmt::print("{}", text);
-      std::fflush(stdout);
-    });
+                    .stop = {},
+                    .format = std::move(prompt.format)};
+    ReplyPrinter printer;
+    Result<GeneratedReply> reply = generate_reply(
+        engine_, std::move(request), &interrupts_,
+        [&printer](std::string_view text, bool is_reasoning) { printer.print(text, is_reasoning); });
+    printer.finish();
+    return reply;
   }
 
   Engine& engine_;

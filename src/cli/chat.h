@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "engine/chat_prompt.h"
 #include "engine/engine.h"
 
 namespace tensorfold {
@@ -12,6 +13,7 @@ namespace tensorfold {
 struct ChatOptions {
   std::string system;  ///< System message; "": none.
   std::string date;    ///< For templates that print one; "": today's.
+  ChatSettings settings;
   SamplingParams sampling;
   int64_t max_tokens = -1;  ///< Of one reply; -1: until the context is full.
   bool quiet = false;       ///< No line about speed.

@@ -2,10 +2,12 @@
 #include "cli/generate.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -43,10 +45,19 @@ class EventQueue {
   std::vector<Event> events_;  ///< Guarded by mutex_.
 };
 
+/// What an event adds to the reply, with or without a format.
+std::vector<OutputPiece> pieces_of(const Event& event) {
+  std::vector<OutputPiece> pieces = event.output;
+  for (const GeneratedToken& token : event.tokens)
+    append_output(pieces, OutputPiece::Kind::kContent, token.text);
+  append_output(pieces, OutputPiece::Kind::kContent, event.tail);
+  return pieces;
+}
+
 }  // namespace
 
 Result<GeneratedReply> generate_reply(Engine& engine, Request request, InterruptGuard* interrupts,
-                                      const std::function<void(std::string_view)>& on_text) {
+                                      const ReplySink& on_text) {
   // Shared with the sink, which the engine may hold a moment longer than this function runs.
   const auto queue = std::make_shared<EventQueue>();
   const Clock::time_point start = Clock::now();
@@ -58,11 +69,11 @@ Result<GeneratedReply> generate_reply(Engine& engine, Request request, Interrupt
     if (interrupts != nullptr && interrupts->take_interrupt()) engine.cancel(id);
     for (const Event& event : queue->take()) {
       if (reply.first_token_s == 0 && !event.tokens.empty()) reply.first_token_s = seconds_since(start);
-      std::string piece;
-      for (const GeneratedToken& token : event.tokens) piece += token.text;
-      piece += event.tail;
-      reply.text += piece;
-      if (!piece.empty()) on_text(piece);
+      for (const OutputPiece& piece : pieces_of(event)) {
+        const bool is_reasoning = piece.kind == OutputPiece::Kind::kReasoning;
+        (is_reasoning ? reply.reasoning : reply.text) += piece.text;
+        on_text(piece.text, is_reasoning);
+      }
       if (!event.finish) continue;
       if (*event.finish == FinishReason::kError) return event.status;
       reply.finish = *event.finish;
@@ -71,6 +82,20 @@ Result<GeneratedReply> generate_reply(Engine& engine, Request request, Interrupt
       return reply;
     }
   }
+}
+
+ReplyPrinter::ReplyPrinter() : is_terminal_(isatty(STDOUT_FILENO) != 0) {}
+
+void ReplyPrinter::print(std::string_view text, bool is_reasoning) {
+  if (is_reasoning && !is_terminal_) return;
+  if (is_reasoning && !std::exchange(is_dim_, true)) fmt::print("\x1b[2m");
+  if (!is_reasoning && std::exchange(is_dim_, false)) fmt::print("\x1b[0m\n\n");
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+void ReplyPrinter::finish() {
+  if (std::exchange(is_dim_, false)) fmt::print("\x1b[0m");
 }
 
 std::string speed_line(const GeneratedReply& reply) {

@@ -22,15 +22,15 @@ Status check_prompt(const std::string& prompt) {
   return prompt.empty() ? invalid_argument("the prompt is empty") : Status();
 }
 
-Result<std::vector<int32_t>> prompt_tokens(const LoadedModel& model, const RunFlags& flags,
-                                           const std::string& prompt) {
+Result<ChatPrompt> make_prompt(const LoadedModel& model, const RunFlags& flags, const std::string& prompt) {
   if (!flags.raw) {
     Json messages = first_messages(flags.chat.system);
     messages.push_back(chat_message("user", prompt));
-    return chat_prompt(model, {.messages = messages, .date = flags.chat.date});
+    return chat_prompt(model,
+                       {.messages = messages, .date = flags.chat.date, .settings = flags.chat.settings});
   }
   if (model.tokenizer == nullptr) return unsupported("{} has no tokenizer.json", model.name);
-  return model.tokenizer->encode(prompt, true);
+  return ChatPrompt{.tokens = model.tokenizer->encode(prompt, true), .format = nullptr};
 }
 
 std::string_view finish_name(FinishReason reason) {
@@ -42,6 +42,7 @@ std::string_view finish_name(FinishReason reason) {
 void print_json(const GeneratedReply& reply) {
   Json json = Json::object();
   json.set("text", reply.text);
+  if (!reply.reasoning.empty()) json.set("reasoning", reply.reasoning);
   json.set("finish_reason", finish_name(reply.finish));
   json.set("prompt_tokens", reply.usage.prompt_tokens);
   json.set("completion_tokens", reply.usage.completion_tokens);
@@ -52,17 +53,19 @@ void print_json(const GeneratedReply& reply) {
 
 Status run_prompt(Engine& engine, const RunFlags& flags, const std::string& prompt) {
   TF_RETURN_IF_ERROR(check_prompt(prompt));
-  TF_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, prompt_tokens(engine.model(), flags, prompt));
-  Request request{.prompt = std::move(tokens),
+  TF_ASSIGN_OR_RETURN(ChatPrompt made, make_prompt(engine.model(), flags, prompt));
+  Request request{.prompt = std::move(made.tokens),
                   .sampling = flags.chat.sampling,
                   .max_tokens = flags.chat.max_tokens,
-                  .stop = {}};
-  TF_ASSIGN_OR_RETURN(const GeneratedReply reply,
-                      generate_reply(engine, std::move(request), nullptr, [&flags](std::string_view text) {
-                        if (flags.json) return;
-                        fmt::print("{}", text);
-                        std::fflush(stdout);
-                      }));
+                  .stop = {},
+                  .format = std::move(made.format)};
+  ReplyPrinter printer;
+  TF_ASSIGN_OR_RETURN(
+      const GeneratedReply reply,
+      generate_reply(engine, std::move(request), nullptr, [&](std::string_view text, bool is_reasoning) {
+        if (!flags.json) printer.print(text, is_reasoning);
+      }));
+  printer.finish();
   flags.json ? print_json(reply) : fmt::print("\n");
   std::fflush(stdout);
   if (!flags.chat.quiet) fmt::print(stderr, "[{}]\n", speed_line(reply));
@@ -103,6 +106,7 @@ void add_run_flags(Flags& flags, RunFlags& run) {
                 1, std::numeric_limits<int32_t>::max());
   add_sampling_flags(flags, run.sampling);
   add_engine_flags(flags, run.engine);
+  add_chat_flags(flags, run.chat_flags, /*has_tools=*/false);
   flags.text("date", "DATE", "Date that chat templates print, as 2026-11-29. Default: today's.",
              run.chat.date);
   flags.toggle("raw", "Give the model the prompt as it is, without its chat template.", run.raw);
@@ -115,10 +119,12 @@ Status run_by_flags(RunFlags& flags) {
   const bool is_chat = flags.prompt.empty() && is_stdin_terminal() && !flags.raw && !flags.json;
   const std::string prompt = is_chat || !flags.prompt.empty() ? flags.prompt : read_all_input();
   if (!is_chat) TF_RETURN_IF_ERROR(check_prompt(prompt));
+  TF_ASSIGN_OR_RETURN(flags.chat.settings, chat_settings(flags.chat_flags));
   flags.model.quiet = flags.chat.quiet;
   // One request at a time: KV memory for more would never be used.
   flags.engine.max_sequences = 1;
   TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_engine(flags.model, flags.engine));
+  if (!flags.raw) TF_RETURN_IF_ERROR(check_chat_settings(engine->model(), flags.chat.settings));
   flags.chat.sampling = sampling_params(flags.sampling, engine->model().generation);
   flags.chat.max_tokens = flags.max_tokens.value_or(-1);
   return is_chat ? run_chat(*engine, flags.chat) : run_prompt(*engine, flags, prompt);

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "cli/chat.h"
+#include "cli/chat_flags.h"
 #include "cli/flags.h"
 #include "cli/model_flags.h"
 
@@ -16,7 +17,8 @@ struct RunFlags {
   ModelFlags model;
   EngineFlags engine;
   SamplingFlags sampling;
-  ChatOptions chat;
+  ChatFlags chat_flags;
+  ChatOptions chat;  ///< Its settings are made of chat_flags.
   std::string prompt;
   std::optional<int64_t> max_tokens;
   bool raw = false;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "cli/chat_flags.h"
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "engine/chat_prompt.h"
@@ -47,6 +48,7 @@ class ServeCommand : public Command {
                "no 'date'. "
                "Default: today's, as the machine says when the request comes.",
                server_.date);
+    add_chat_flags(flags, chat_, /*has_tools=*/true);
     flags.bytes("max-body", "Largest request body.", server_.http.max_body_bytes, "");
     flags.integer("max-connections", "Open connections; further ones are told to come back.",
                   server_.http.max_connections, 1, 100000);
@@ -60,9 +62,11 @@ class ServeCommand : public Command {
     TF_RETURN_IF_ERROR(check_template_date(server_.date));
     server_.http.port = static_cast<uint16_t>(port_);
     server_.http.drain_timeout_s = static_cast<double>(drain_s_);
+    TF_ASSIGN_OR_RETURN(server_.chat, chat_settings(chat_));
     // The port first: a taken one is known before minutes of loading.
     TF_ASSIGN_OR_RETURN(std::unique_ptr<ApiServer> server, ApiServer::create(server_));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, load_engine(model_, engine_));
+    TF_RETURN_IF_ERROR(check_chat_settings(engine->model(), server_.chat));
     server->set_default_sampling(sampling_params(sampling_, engine->model().generation));
     // Whoever has read the next line may stop the server at once and expects an orderly end. Until then a
     // signal simply ends the program, so that loading can be given up.
@@ -79,6 +83,7 @@ class ServeCommand : public Command {
   ModelFlags model_;
   EngineFlags engine_;
   SamplingFlags sampling_;
+  ChatFlags chat_;
   ApiServerOptions server_;
   int64_t port_ = 8080;
   int64_t drain_s_ = 10;

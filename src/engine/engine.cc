@@ -243,12 +243,13 @@ Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<con
   }
   sequence.tokens.push_back(token);
 
-  const bool is_eos =
-      !sequence.ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  const bool is_end = std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  const bool is_eos = !sequence.ignore_eos && (is_end || sequence.text.ends_reply(token));
   generated.is_end = is_eos;
   if (!is_eos) generated.text = sequence.text.push(token);
   const bool is_full = sequence.num_tokens() >= sequence.max_total_tokens;
-  if (is_eos || is_full) event.tail = sequence.text.finish();
+  if (is_eos || is_full) event.tail = sequence.text.finish(/*is_complete=*/is_eos);
+  event.output = sequence.text.take_output();
   if (is_eos || sequence.text.stopped()) {
     event.finish = FinishReason::kStop;
   } else if (is_full) {

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "engine/loaded_model.h"
+#include "text/output_parser.h"
 
 namespace tensorfold {
 
@@ -31,6 +32,9 @@ struct Request {
   std::vector<std::string> stop;  ///< The reply ends before the first of these strings that it would contain.
   bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
   int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
+  /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With it,
+  /// stop strings are looked for in the content only, and the format's own end tokens end the reply too.
+  std::shared_ptr<const OutputFormat> format = {};
 };
 
 enum class FinishReason {
@@ -46,7 +50,8 @@ struct TokenLogprob {
 };
 
 /// One generated token. `text` is what it added to the visible reply: empty while a UTF-8 sequence or a
-/// possible stop string is incomplete, more than its own characters when it completes one.
+/// possible stop string is incomplete, more than its own characters when it completes one. Always empty with
+/// Request::format.
 struct GeneratedToken {
   int32_t token = 0;
   std::string text;
@@ -65,6 +70,8 @@ struct Usage {
 struct Event {
   std::vector<GeneratedToken> tokens;
   std::string tail;  ///< With finish: visible text held back until the end was certain.
+  /// With Request::format: what the tokens, and the end, added to the reply, in order.
+  std::vector<OutputPiece> output = {};
   std::optional<FinishReason> finish;
   Status status;  ///< Not ok exactly with kError.
   Usage usage;    ///< Complete with finish.

@@ -259,6 +259,7 @@ void ApiServer::run(std::unique_ptr<Engine> engine) {
   impl.context.model_name = impl.options.model_name.empty() ? model.name : impl.options.model_name;
   impl.context.fingerprint = system_fingerprint(model);
   impl.context.date = impl.options.date;
+  impl.context.chat = impl.options.chat;
   impl.context.defaults.vocab_size = model.model->spec().vocab_size;
   std::random_device random;
   impl.context.next_id = (static_cast<uint64_t>(random()) << 32) | random();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/chat_prompt.h"
 #include "engine/engine.h"
 #include "server/http.h"
 
@@ -19,6 +20,7 @@ struct ApiServerOptions {
       cors_origin;         ///< Pages of this origin ("*": any) may call from a browser; "": none but our own.
   std::string date;        ///< Default of the request field `date`; "": none.
   std::string model_name;  ///< Id of the model at the endpoint; "": LoadedModel::name.
+  ChatSettings chat;       ///< What holds for chats where a request says nothing.
 };
 
 /// Listens from create() on (so that a taken port is known before a model is loaded) and serves in run().

@@ -26,13 +26,15 @@ class CompletionFormat : public ReplyFormat {
 
   Json opening(int index) override {
     const std::string& echo = echoes_[static_cast<size_t>(index)];
-    return echo.empty() ? Json()
-                        : choice({.index = index, .text = echo, .tokens = {}, .finish = std::nullopt});
+    return echo.empty()
+               ? Json()
+               : choice({.index = index, .text = echo, .output = {}, .tokens = {}, .finish = std::nullopt});
   }
   Json streamed(const ChoicePart& part) override { return choice(part); }
   Json whole(const ChoicePart& part) override {
     const std::string text = echoes_[static_cast<size_t>(part.index)] + std::string(part.text);
-    return choice({.index = part.index, .text = text, .tokens = part.tokens, .finish = part.finish});
+    return choice(
+        {.index = part.index, .text = text, .output = {}, .tokens = part.tokens, .finish = part.finish});
   }
 
  private:

@@ -18,9 +18,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Joins pieces of one kind that follow each other.
+void append_pieces(std::vector<OutputPiece>& out, std::vector<OutputPiece>& pieces) {
+  for (OutputPiece& piece : pieces) {
+    if (piece.kind == OutputPiece::Kind::kToolCall)
+      out.push_back(std::move(piece));
+    else
+      append_output(out, piece.kind, piece.text);
+  }
+}
+
 /// One choice as far as it has come.
 struct Choice {
   std::string text;                    ///< Whole replies only.
+  std::vector<OutputPiece> output;     ///< Whole replies with a format only.
   std::vector<GeneratedToken> tokens;  ///< Whole replies with logprobs only.
   std::optional<FinishReason> finish;
   Usage usage;
@@ -76,25 +87,34 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
     choice.usage = event.usage;
     choice.finish = event.finish;
     if (stream_) {
-      stream_part(index, text, event.tokens, event.finish);
+      stream_part(static_cast<int>(index), text, event);
     } else {
       choice.text += text;
+      append_pieces(choice.output, event.output);
       std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
     }
     if (event.finish && --num_open_ == 0) complete();
   }
 
-  /// Text and end go out as two chunks: some clients read only one of them from a chunk.
-  void stream_part(size_t index, const std::string& text, const std::vector<GeneratedToken>& tokens,
-                   std::optional<FinishReason> finish) {
+  /// Text, each piece of another kind, and the end go out as chunks of their own: some clients read only one
+  /// field from a chunk. Log-probabilities are with the first.
+  void stream_part(int index, const std::string& text, const Event& event) {
     std::string out;
     if (!started_) out += open_stream();
-    const int choice = static_cast<int>(index);
+    std::span<const GeneratedToken> tokens = event.tokens;
+    for (const OutputPiece& piece : event.output) {
+      out += chunk(format_->streamed({.index = index,
+                                      .text = {},
+                                      .output = std::span(&piece, 1),
+                                      .tokens = std::exchange(tokens, {}),
+                                      .finish = std::nullopt}));
+    }
     if (!text.empty() || !tokens.empty())
-      out +=
-          chunk(format_->streamed({.index = choice, .text = text, .tokens = tokens, .finish = std::nullopt}));
-    if (finish)
-      out += chunk(format_->streamed({.index = choice, .text = {}, .tokens = {}, .finish = finish}));
+      out += chunk(format_->streamed(
+          {.index = index, .text = text, .output = {}, .tokens = tokens, .finish = std::nullopt}));
+    if (event.finish)
+      out += chunk(format_->streamed(
+          {.index = index, .text = {}, .output = {}, .tokens = {}, .finish = event.finish}));
     send_stream(std::move(out));
   }
 
@@ -168,6 +188,7 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
       const Choice& choice = choices_[i];
       choices.push_back(format_->whole({.index = static_cast<int>(i),
                                         .text = choice.text,
+                                        .output = choice.output,
                                         .tokens = choice.tokens,
                                         .finish = choice.finish}));
     }
@@ -228,7 +249,8 @@ void start_generation(ServerContext& context, std::shared_ptr<HttpReply> reply,
   generation->start(std::move(call.requests));
 }
 
-std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt) {
+std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt,
+                                     std::shared_ptr<const OutputFormat> format) {
   const uint64_t base =
       fields.sampling.seed ? *fields.sampling.seed : hash_bytes(std::as_bytes(std::span(prompt)));
   std::vector<Request> requests;
@@ -238,7 +260,8 @@ std::vector<Request> choice_requests(const GenerationFields& fields, std::vector
                     .max_tokens = fields.max_tokens,
                     .stop = fields.stop,
                     .ignore_eos = fields.ignore_eos,
-                    .num_logprobs = fields.num_logprobs};
+                    .num_logprobs = fields.num_logprobs,
+                    .format = format};
     if (i > 0) request.sampling.seed = mix64(base + static_cast<uint64_t>(i));
     requests.push_back(std::move(request));
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/chat_prompt.h"
 #include "engine/engine.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -28,13 +29,15 @@ struct ServerContext {
   std::string model_name;
   std::string fingerprint;  ///< `system_fingerprint`: what, beside the request, decides a reply's bytes.
   std::string date;         ///< Default of the request's `date`; "": none.
+  ChatSettings chat;        ///< What holds for chats where a request says nothing.
   std::atomic<uint64_t> next_id{0};  ///< Random start, so that ids are not those of the last run.
 };
 
 /// Part of a choice, or all of it.
 struct ChoicePart {
   int index = 0;
-  std::string_view text;
+  std::string_view text;                   ///< Of requests without a format.
+  std::span<const OutputPiece> output;     ///< Of requests with one; of a streamed part, at most one piece.
   std::span<const GeneratedToken> tokens;  ///< Empty unless logprobs were asked for.
   std::optional<FinishReason> finish;
 };
@@ -67,7 +70,8 @@ void start_generation(ServerContext& context, std::shared_ptr<HttpReply> reply,
 /// The requests of one prompt's choices: equal but for their seeds. Choice 0 draws as the request alone
 /// would; the others from seeds derived from its own (or from the prompt, where the request has none), so
 /// that a repeated request has the same choices.
-std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt);
+std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt,
+                                     std::shared_ptr<const OutputFormat> format = nullptr);
 
 /// The refusal of a prompt that leaves no room for a reply, or nothing.
 std::optional<ApiError> check_prompt_length(const ServerContext& context, size_t num_tokens,

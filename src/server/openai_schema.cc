@@ -119,7 +119,7 @@ void refuse_unsupported(RequestFields& fields) {
 void ignore_harmless(RequestFields& fields) {
   for (const char* name :
        {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "parallel_tool_calls", "request_id", "priority", "cache_prompt"})
+        "prompt_cache_retention", "request_id", "priority", "cache_prompt"})
     fields.ignore(name);
 }
 
@@ -188,6 +188,10 @@ void check_tool_calls(RequestFields& fields, const std::string& where, const Jso
     if (name == nullptr || !name->is_string())
       return fields.fail(where,
                          fmt::format("each of '{}' must have a 'function' with a string 'name'", where));
+    const Json* arguments = function->find("arguments");
+    if (arguments != nullptr && !arguments->is_string() && !arguments->is_object())
+      return fields.fail(where, fmt::format("the 'arguments' in '{}' must be a string of JSON, not {}", where,
+                                            shown(*arguments)));
   }
 }
 
@@ -209,21 +213,60 @@ void read_messages(RequestFields& fields, Json& messages) {
   for (size_t i = 0; i < messages.as_array().size(); ++i) check_message(fields, i, messages.as_array()[i]);
 }
 
+void check_tools(RequestFields& fields, const Json& tools) {
+  if (!tools.is_array())
+    return fields.fail("tools", fmt::format("'tools' must be a list, not {}", shown(tools)));
+  for (const Json& tool : tools.as_array()) {
+    const Json* function = tool.find("function");
+    const Json* name = function == nullptr ? nullptr : function->find("name");
+    if (name == nullptr || !name->is_string() || name->as_string().empty())
+      return fields.fail(
+          "tools", fmt::format("each of 'tools' must have a 'function' with a 'name'; this has none: {}",
+                               shown(tool)));
+  }
+}
+
+/// A reply cannot be made to have a call: what is drawn is the model's choice.
+void check_tool_choice(RequestFields& fields, const Json& choice) {
+  if (choice == Json("none") || choice == Json("auto")) return;
+  if (choice == Json("required") || choice.is_object())
+    return fields.fail(
+        "tool_choice",
+        fmt::format("'tool_choice' {} is not supported: this server cannot make a model call a "
+                    "function; send \"auto\" or \"none\"",
+                    shown(choice)));
+  fields.fail("tool_choice",
+              fmt::format("'tool_choice' must be \"none\" or \"auto\", not {}", shown(choice)));
+}
+
 void read_tools(RequestFields& fields, ChatRequest& request) {
   const Json* tools = fields.take("tools");
   const Json* choice = fields.take("tool_choice");
   fields.unsupported("functions", {"[]"});
   fields.unsupported("function_call", {"\"none\"", "\"auto\""});
-  if (choice != nullptr && *choice != Json("none") && *choice != Json("auto"))
-    fields.fail("tool_choice",
-                fmt::format("'tool_choice' must be \"none\" or \"auto\", not {}", shown(*choice)));
+  request.parallel_tool_calls = fields.boolean("parallel_tool_calls", true);
+  if (choice != nullptr) check_tool_choice(fields, *choice);
   if (tools == nullptr) return;
-  if (!tools->is_array())
-    return fields.fail("tools", fmt::format("'tools' must be a list, not {}", shown(*tools)));
-  for (const Json& tool : tools->as_array())
-    if (!tool.is_object())
-      return fields.fail("tools", fmt::format("'tools' must hold objects, not {}", shown(tool)));
-  if (!tools->as_array().empty() && (choice == nullptr || *choice != Json("none"))) request.tools = *tools;
+  check_tools(fields, *tools);
+  const bool are_wanted = choice == nullptr || *choice != Json("none");
+  if (tools->is_array() && !tools->as_array().empty() && are_wanted) request.tools = *tools;
+}
+
+/// `enable_thinking` is Qwen's spelling of the switch, `thinking` with a type that of hosted GLM and
+/// DeepSeek.
+void read_thinking(RequestFields& fields, ChatRequest& request) {
+  if (fields.take("enable_thinking") != nullptr) request.thinking = fields.boolean("enable_thinking", true);
+  const Json* thinking = fields.take("thinking");
+  if (thinking == nullptr) return;
+  const Json* type = thinking->find("type");
+  const bool is_on = type != nullptr && *type == Json("enabled");
+  if (!is_on && (type == nullptr || *type != Json("disabled")))
+    return fields.fail("thinking", fmt::format("'thinking' must be {{\"type\": \"enabled\"}} or "
+                                               "{{\"type\": \"disabled\"}}, not {}",
+                                               shown(*thinking)));
+  if (request.thinking.value_or(is_on) != is_on)
+    return fields.fail("thinking", "'thinking' and 'enable_thinking' differ; send one of them");
+  request.thinking = is_on;
 }
 
 void read_template_fields(RequestFields& fields, ChatRequest& request) {
@@ -234,8 +277,8 @@ void read_template_fields(RequestFields& fields, ChatRequest& request) {
                          fmt::format("'chat_template_kwargs' must be an object, not {}", shown(*kwargs)));
     request.template_kwargs = *kwargs;
   }
-  const std::string effort = fields.text("reasoning_effort", "");
-  if (!effort.empty()) request.template_kwargs.set("reasoning_effort", effort);
+  read_thinking(fields, request);
+  request.reasoning_effort = fields.text("reasoning_effort", "");
   request.date = fields.text("date", "");
   request.add_generation_prompt = fields.boolean("add_generation_prompt", true);
 }

@@ -1,7 +1,7 @@
 // The bodies of OpenAI's endpoints as structs: requests checked field by field, errors and the common parts
 // of replies. Every value is validated here, once. Follows OpenAI's API reference for chat completions and
-// completions; what is beyond it (top_k, min_p, ignore_eos, chat_template_kwargs, date) is spelled as other
-// local servers spell it.
+// completions; what is beyond it (top_k, min_p, ignore_eos, chat_template_kwargs, enable_thinking, date) is
+// spelled as other local servers spell it.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +55,12 @@ struct ChatRequest {
   /// Checked: a non-empty array of objects with a string `role`; `content` is a string, a list of text parts
   /// or null; tool calls name their function. Otherwise as sent.
   Json messages;
-  Json tools;            ///< Array, or null: none, or none wanted (`tool_choice: "none"`).
-  Json template_kwargs;  ///< Object: `chat_template_kwargs`, and `reasoning_effort` where given.
-  std::string date;      ///< As sent; "" when left out.
+  Json tools;  ///< Array of functions with names, or null: none, or none wanted (`tool_choice: "none"`).
+  bool parallel_tool_calls = true;  ///< false: the reply ends with its first call.
+  Json template_kwargs;             ///< Object: `chat_template_kwargs`.
+  std::optional<bool> thinking;     ///< `enable_thinking`, or `thinking` as {"type": "enabled"}.
+  std::string reasoning_effort;     ///< "" when left out.
+  std::string date;                 ///< As sent; "" when left out.
   bool add_generation_prompt = true;
 };
 
