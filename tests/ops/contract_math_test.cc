@@ -159,15 +159,7 @@ TEST(ContractMath, SpecialValues) {
   EXPECT_EQ(log_f64(1.0), 0.0);
 }
 
-class SimdMath : public testing::TestWithParam<CpuIsa> {
- protected:
-  void SetUp() override {
-    for (const CpuIsa isa : supported_cpu_isas()) {
-      if (isa == GetParam()) return;
-    }
-    GTEST_SKIP() << "this CPU has no " << cpu_isa_name(GetParam());
-  }
-};
+class SimdMath : public CpuIsaTest {};
 
 /// Floats over all bit patterns: NaN, infinities and denormals included.
 template <class Use>

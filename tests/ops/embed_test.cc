@@ -13,7 +13,7 @@ constexpr int32_t kTokens[] = {0, 74, 31, 32, 63, 64, 0, 17, 74};
 constexpr int64_t kNumTokens = std::size(kTokens);
 
 class EmbedTest : public CpuIsaTest {};
-TF_INSTANTIATE_PER_ISA(EmbedTest);
+TF_INSTANTIATE_FOR_EVERY_ISA(EmbedTest);
 
 TEST_P(EmbedTest, EqualsTheReferenceInEveryFormat) {
   const std::unique_ptr<Ops> ops = make_ops(2), reference = make_reference_ops();

@@ -89,7 +89,7 @@ class ExpertsTest : public CpuIsaTest {
     out.check_guards();
   }
 };
-TF_INSTANTIATE_PER_ISA(ExpertsTest);
+TF_INSTANTIATE_FOR_EVERY_ISA(ExpertsTest);
 
 TEST_P(ExpertsTest, EqualsTheReferenceForAnyRows) {
   constexpr Sizes kSizes = {.num_experts = 7, .hidden_size = 96, .intermediate_size = 160};

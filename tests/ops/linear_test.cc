@@ -49,7 +49,7 @@ struct Case {
 };
 
 class LinearTest : public CpuIsaTest {};
-TF_INSTANTIATE_PER_ISA(LinearTest);
+TF_INSTANTIATE_FOR_EVERY_ISA(LinearTest);
 
 TEST_P(LinearTest, EqualsTheReferenceInEveryFormat) {
   const std::unique_ptr<Ops> ops = make_ops();

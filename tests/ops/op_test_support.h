@@ -15,6 +15,7 @@
 #include "base/view.h"
 #include "ops/contract_math.h"
 #include "ops/ops.h"
+#include "tests/ops/per_isa.h"
 
 namespace tensorfold::test {
 
@@ -144,20 +145,14 @@ inline std::vector<int64_t> edge_sizes() {
 
 inline const Placement kPlacements[] = {{0, 0}, {3, 1}, {5, 7}};
 
-/// Runs a test once per instruction set; one that this CPU lacks is reported as skipped.
-class EveryIsa : public testing::TestWithParam<CpuIsa> {
+/// Runs a test once per instruction set, on the reference and on the cpu backend held to that set.
+class EveryIsa : public CpuIsaTest {
  protected:
   void SetUp() override {
-    bool is_supported = false;
-    for (const CpuIsa isa : supported_cpu_isas()) is_supported |= isa == GetParam();
-    if (!is_supported) GTEST_SKIP() << "this CPU has no " << cpu_isa_name(GetParam());
+    CpuIsaTest::SetUp();
+    if (IsSkipped()) return;
     reference_ = make_reference_ops();
-    for (const int num_threads : {1, 3}) {
-      Result<std::unique_ptr<Ops>> ops = make_cpu_ops(num_threads, GetParam());
-      ASSERT_TRUE(ops.ok()) << ops.status().message();
-      ASSERT_EQ((*ops)->info().isa, cpu_isa_name(GetParam()));
-      backends_.push_back(std::move(*ops));
-    }
+    for (const int num_threads : {1, 3}) backends_.push_back(make_ops(num_threads));
   }
 
   Ops& reference() { return *reference_; }
@@ -168,16 +163,5 @@ class EveryIsa : public testing::TestWithParam<CpuIsa> {
   std::unique_ptr<Ops> reference_;
   std::vector<std::unique_ptr<Ops>> backends_;
 };
-
-#define TF_INSTANTIATE_FOR_EVERY_ISA(fixture)                                                                   \
-  INSTANTIATE_TEST_SUITE_P(Isa, fixture,                                                                        \
-                           testing::Values(CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kNeon), \
-                           [](const testing::TestParamInfo<CpuIsa>& info) {                                     \
-                             std::string name(cpu_isa_name(info.param));                                        \
-                             for (char& c : name) {                                                             \
-                               if (c == '-') c = '_';                                                           \
-                             }                                                                                  \
-                             return name;                                                                       \
-                           })
 
 }  // namespace tensorfold::test

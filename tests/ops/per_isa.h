@@ -44,7 +44,7 @@ inline std::string cpu_isa_test_name(const testing::TestParamInfo<CpuIsa>& info)
   return name;
 }
 
-#define TF_INSTANTIATE_PER_ISA(suite)                                                                  \
+#define TF_INSTANTIATE_FOR_EVERY_ISA(suite)                                                            \
   INSTANTIATE_TEST_SUITE_P(                                                                            \
       Isa, suite, testing::Values(CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kNeon), \
       cpu_isa_test_name)
