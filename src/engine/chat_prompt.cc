@@ -84,7 +84,11 @@ Json with_tool_calls_prepared(const Json& messages, const ChatTemplate& chat_tem
   if (!prepared.is_array()) return prepared;
   for (Json& message : prepared.as_array()) {
     Json* calls = message.find("tool_calls");
-    if (is_absent(calls) || !calls->is_array() || calls->as_array().empty()) continue;
+    if (is_absent(calls) || !calls->is_array()) continue;
+    if (calls->as_array().empty()) {
+      message.set("tool_calls", Json());  // prepare_messages() drops it
+      continue;
+    }
     for (Json& call : calls->as_array()) fill_arguments(call);
     if (is_absent(message.find("content"))) message.set("content", "");
     if (mentions(chat_template, "<|channel|>")) join_reasoning(message);

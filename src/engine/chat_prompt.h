@@ -50,7 +50,7 @@ struct ChatPrompt {
 ///
 /// Messages are prepared as prepare_messages() does, and so that what this program replied can be sent back:
 ///  - a message with tool calls and no content has the content "", as some templates join it to other text;
-///  - arguments without any text are {};
+///  - arguments without any text are {}, and a list of no calls is none;
 ///  - where the template takes only one of content and reasoning beside a call (GPT-OSS), both go to the
 ///  reasoning.
 Result<ChatPrompt> chat_prompt(const LoadedModel& model, const ChatPromptInput& input);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "text/output_parser_harmony.h"
+#include "text/output_parser_llama.h"
 #include "text/output_parser_tags.h"
 #include "text/tokenizer.h"
 
@@ -18,6 +19,8 @@ constexpr OutputMarker kTagMarkers[] = {{"<think>"},    {"</think>"},    {"<tool
 constexpr OutputMarker kHarmonyMarkers[] = {{"<|start|>"},     {"<|channel|>"}, {"<|constrain|>"},
                                             {"<|message|>"},   {"<|end|>"},     {"<|return|>", true},
                                             {"<|call|>", true}};
+
+constexpr OutputMarker kLlamaMarkers[] = {{"<think>"}, {"</think>"}, {"<|python_tag|>"}};
 
 bool mentions(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -33,6 +36,8 @@ bool mentions_call_of(std::string_view source, std::string_view next) {
 ToolSyntax detect_tools(std::string_view source) {
   if (mentions(source, "<arg_key>")) return ToolSyntax::kGlm;
   if (mentions_call_of(source, "<function=")) return ToolSyntax::kXml;
+  if (mentions(source, R"('{"name": "' + tool_call.name)") && mentions(source, R"('"parameters": ')"))
+    return ToolSyntax::kLlama;
   if (!mentions(source, "<tool_call>")) return ToolSyntax::kNone;
   const bool is_json = mentions(source, "tool_call.name") || mentions_call_of(source, "{");
   return is_json ? ToolSyntax::kHermes : ToolSyntax::kNone;
@@ -144,11 +149,13 @@ OutputFormat::Start read_prompt_tail(std::string_view prompt, const OutputSyntax
 
 std::span<const OutputMarker> output_markers(const OutputSyntax& syntax) {
   if (syntax.is_harmony()) return kHarmonyMarkers;
+  if (syntax.tools == ToolSyntax::kLlama) return kLlamaMarkers;
   return kTagMarkers;
 }
 
 std::unique_ptr<OutputParser> make_output_parser(std::shared_ptr<const OutputFormat> format) {
   if (format->syntax.is_harmony()) return std::make_unique<HarmonyParser>(std::move(format));
+  if (format->syntax.tools == ToolSyntax::kLlama) return std::make_unique<LlamaParser>(std::move(format));
   return std::make_unique<TagParser>(std::move(format));
 }
 

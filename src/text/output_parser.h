@@ -42,6 +42,7 @@ enum class ToolSyntax {
   kXml,      ///< <tool_call><function=N><parameter=K>V</parameter></function></tool_call> (Qwen3.5, Nemotron)
   kGlm,      ///< <tool_call>N<arg_key>K</arg_key><arg_value>V</arg_value></tool_call>
   kHarmony,  ///< A message to the recipient functions.N (GPT-OSS).
+  kLlama,    ///< {"name": N, "parameters": {...}} and nothing else (Llama 3).
 };
 
 /// One is kHarmony only where the other is kHarmony or kNone.
@@ -55,7 +56,8 @@ struct OutputSyntax {
 
 /// Names for flags: "auto" and those of the enumerators.
 inline constexpr std::string_view kReasoningParserNames[] = {"auto", "none", "think", "harmony"};
-inline constexpr std::string_view kToolParserNames[] = {"auto", "none", "hermes", "xml", "glm", "harmony"};
+inline constexpr std::string_view kToolParserNames[] = {"auto", "none",    "hermes", "xml",
+                                                        "glm",  "harmony", "llama"};
 
 /// What the template and the tokenizer's tokens tell.
 OutputSyntax detect_output_syntax(std::string_view template_source, const Tokenizer& tokenizer);

@@ -76,6 +76,7 @@ class Arguments {
   std::vector<std::pair<std::string, std::string>> members_;
 };
 
+/// Also Llama's, which differs in a key.
 std::optional<ToolCall> parse_hermes(std::string_view body) {
   const std::string_view text = trimmed(body);
   const Result<Json> json = parse_json(text);
@@ -150,15 +151,38 @@ std::optional<ToolCall> parse_glm(std::string_view body, const ToolSchemas& tool
   return call;
 }
 
+/// Whether text begins as a call does.
+enum class Beginning { kNo, kMaybe, kYes };
+
+Beginning begins_with(std::string_view text, std::string_view start) {
+  if (text.starts_with(start)) return Beginning::kYes;
+  return start.starts_with(text) ? Beginning::kMaybe : Beginning::kNo;
+}
+
+Beginning begins_as_hermes(std::string_view text) { return begins_with(text, "{"); }
+
+/// The first key is one that a call has; an answer in JSON seldom has them.
+Beginning begins_as_llama(std::string_view text) {
+  Reader reader(text);
+  if (!reader.skip("{")) return begins_with(text, "{");
+  reader.skip_space();
+  Beginning best = Beginning::kNo;
+  for (const std::string_view key :
+       {"\"name\"", "\"type\"", "\"function\"", "\"parameters\"", "\"arguments\""})
+    best = std::max(best, begins_with(reader.rest(), key));
+  return best;
+}
+
 /// A name, then white space and a tag.
-bool may_begin_glm(std::string_view text) {
+Beginning begins_as_glm(std::string_view text) {
   const size_t name_end = std::min(text.find_first_of(" \t\n\r<\\"), text.size());
-  if (name_end > kMaxNameBytes || (name_end == 0 && !text.empty())) return false;
+  if (text.empty()) return Beginning::kMaybe;
+  if (name_end > kMaxNameBytes || name_end == 0) return Beginning::kNo;
   Reader reader(text.substr(name_end));
   reader.skip_space_or_written_breaks();
-  const std::string_view tag = reader.rest();
-  const auto agrees = [tag](std::string_view with) { return tag.starts_with(with) || with.starts_with(tag); };
-  return agrees("<arg_key>") || agrees("</tool_call>") || tag == "\\";
+  const Beginning key = begins_with(reader.rest(), "<arg_key>"),
+                  end = begins_with(reader.rest(), "</tool_call>");
+  return std::max({key, end, reader.rest() == "\\" ? Beginning::kMaybe : Beginning::kNo});
 }
 
 /// The end of the JSON string that begins at text[begin].
@@ -189,24 +213,22 @@ size_t value_end(std::string_view text, size_t begin) {
 }  // namespace
 
 bool may_begin_call(ToolSyntax syntax, std::string_view body) {
-  std::string_view text = body;
+  // Each piece of text asks again; without a limit white space without end would take quadratic time.
+  constexpr size_t kMaxBytes = 512;
+  std::string_view text = body.substr(0, kMaxBytes);
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  constexpr std::string_view kFunction = "<function=";
-  switch (syntax) {
-    case ToolSyntax::kHermes:
-      return text.empty() || text.front() == '{';
-    case ToolSyntax::kXml:
-      return text.starts_with(kFunction) || kFunction.starts_with(text);
-    case ToolSyntax::kGlm:
-      return may_begin_glm(text);
-    default:
-      return false;
-  }
+  const Beginning beginning = syntax == ToolSyntax::kHermes  ? begins_as_hermes(text)
+                              : syntax == ToolSyntax::kLlama ? begins_as_llama(text)
+                              : syntax == ToolSyntax::kXml   ? begins_with(text, "<function=")
+                              : syntax == ToolSyntax::kGlm   ? begins_as_glm(text)
+                                                             : Beginning::kNo;
+  return beginning == Beginning::kYes || (beginning == Beginning::kMaybe && body.size() <= kMaxBytes);
 }
 
 std::optional<ToolCall> parse_call(ToolSyntax syntax, std::string_view body, const ToolSchemas& tools) {
   switch (syntax) {
     case ToolSyntax::kHermes:
+    case ToolSyntax::kLlama:
       return parse_hermes(body);
     case ToolSyntax::kXml:
       return parse_xml(body, tools);
@@ -233,6 +255,20 @@ std::optional<std::string_view> json_member_text(std::string_view object, std::s
     at = end;
   }
   return found;
+}
+
+size_t json_object_bytes(std::string_view text) {
+  if (!text.starts_with('{')) return 0;
+  int depth = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"')
+      at = string_end(text, at) - 1;
+    else if (text[at] == '{')
+      ++depth;
+    else if (text[at] == '}' && --depth == 0)
+      return at + 1;
+  }
+  return text.size();
 }
 
 bool is_json_object(std::string_view text) {

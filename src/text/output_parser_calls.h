@@ -1,4 +1,4 @@
-// What stands between <tool_call> and </tool_call> in the three formats, once it is complete.
+// One call in the formats that models write it in, once it is complete.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,8 @@ struct ToolCall {
   std::string arguments;  ///< Text of a JSON object.
 };
 
-/// Whether `body`, the text so far, is or may become a call. Looks at its beginning only.
+/// Whether `body`, the text so far, may become a call. Looks at its first 512 bytes at most, in which a call
+/// has shown itself.
 bool may_begin_call(ToolSyntax syntax, std::string_view body);
 
 /// The call, or nothing where `body` is malformed in any way. JSON that the model wrote itself is taken over
@@ -24,6 +25,10 @@ std::optional<ToolCall> parse_call(ToolSyntax syntax, std::string_view body, con
 
 /// The text of the value of a key in the text of a JSON object; of equal keys, the last. Nothing without it.
 std::optional<std::string_view> json_member_text(std::string_view object, std::string_view key);
+
+/// Bytes of the JSON object that `text` begins with, if it is one: up to the bracket that closes the first. 0
+/// without.
+size_t json_object_bytes(std::string_view text);
 
 /// Whether `text` is one JSON object.
 bool is_json_object(std::string_view text);

@@ -83,6 +83,13 @@ MODELS = {
         special=["<|user|>", "<|assistant|>", "<|endoftext|>"],
         end="<|observation|>",
     ),
+    "llama": dict(
+        template="meta-llama-Llama-3.2-3B-Instruct",
+        reply='{"name": "get_weather", "parameters": {"city": "Rome"}}',
+        tail="\n",
+        special=["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"],
+        end="<|eot_id|>",
+    ),
     "harmony call": dict(
         template="openai-gpt-oss-120b", reply=HARMONY_CALL, tail="t", special=HARMONY, end="<|return|>"
     ),
@@ -171,6 +178,12 @@ EXPECTED = {
         "calls": [("get_weather", '{"city": "Rome", "days": 2}')],
         "finish": "tool_calls",
     },
+    "llama": {
+        "reasoning": "",
+        "content": "",
+        "calls": [("get_weather", '{"city": "Rome"}')],
+        "finish": "tool_calls",
+    },
     "harmony call": {
         "reasoning": "",
         "content": "",
@@ -200,6 +213,23 @@ def test_a_reply_is_taken_apart_whole_and_streamed(client_of, name):
     longer = chat(client, messages=[*again, *([] if message.tool_calls else QUESTION)])
     assert longer.usage.prompt_tokens > reply.usage.prompt_tokens
     assert longer.choices[0].finish_reason == EXPECTED[name]["finish"]
+
+
+def test_a_preamble_beside_reasoning_and_a_call_can_be_sent_back(client_of):
+    """GPT-OSS's template refuses a message with both; they go to the reasoning together."""
+    client = client_of("harmony call")
+    call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
+
+    def size(**fields):
+        message = {"role": "assistant", "tool_calls": [call], **fields}
+        return chat(client, messages=[*QUESTION, message, result]).usage.prompt_tokens
+
+    assert size(reasoning_content="Hm.", content="Wait.") == size(reasoning_content="Hm.\n\nWait.", content=None)
+    assert size(reasoning_content="Hm.", content="") == size(reasoning_content="Hm.")
+    # A list of no calls is none.
+    plain = [*QUESTION, {"role": "assistant", "content": "Yes.", "tool_calls": []}, *QUESTION]
+    assert chat(client, messages=plain).usage.prompt_tokens > chat(client).usage.prompt_tokens
 
 
 def test_history_reaches_the_template_as_it_expects_it(client_of):

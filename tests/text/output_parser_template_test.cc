@@ -72,7 +72,10 @@ TEST(OutputSyntaxDetection, KnowsThePublishedTemplates) {
       {"smollm3", {R::kThink, T::kHermes}},
       {"HuggingFaceTB-SmolLM3-3B", {R::kThink, T::kNone}},
       {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", {R::kThink, T::kNone}},
-      {"meta-llama-Llama-3.2-3B-Instruct", {R::kNone, T::kNone}},
+      {"meta-llama-Llama-3.1-8B-Instruct", {R::kNone, T::kLlama}},
+      {"meta-llama-Llama-3.2-3B-Instruct", {R::kNone, T::kLlama}},
+      {"meta-llama-Llama-3.3-70B-Instruct", {R::kNone, T::kLlama}},
+      {"CohereForAI-c4ai-command-r-plus-tool_use", {R::kNone, T::kNone}},
       {"mistralai-Mistral-Nemo-Instruct-2407", {R::kNone, T::kNone}},
       {"moonshotai-Kimi-K2", {R::kNone, T::kNone}},
       {"unsloth-Apriel-1.5", {R::kNone, T::kNone}},
@@ -160,6 +163,7 @@ const Family kFamilies[] = {{"Qwen-Qwen2.5-7B-Instruct", false},
                             {"GLM-4.6", true},
                             {"GLM-4.7-Flash", true},
                             {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", false, false},
+                            {"meta-llama-Llama-3.2-3B-Instruct", false, false, false},
                             {"openai-gpt-oss-120b", true, false, false}};
 
 Json make_message(const Json& reasoning, const Json& content, const Json& calls) {
@@ -196,7 +200,8 @@ std::string render(const ChatTemplate& chat_template, const Json::Array& message
 
 /// Feeds a rendered assistant turn up to the token that ends it.
 std::vector<OutputPiece> parse_turn(const std::shared_ptr<const OutputFormat>& format, std::string text) {
-  for (const char* end : {"<|im_end|>", "<|observation|>"}) text = text.substr(0, text.find(end));
+  for (const char* end : {"<|im_end|>", "<|observation|>", "<|eot_id|>"})
+    text = text.substr(0, text.find(end));
   const auto parser = make_output_parser(format);
   std::vector<OutputPiece> out;
   for (std::string_view rest = text; !rest.empty();) {

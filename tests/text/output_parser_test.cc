@@ -383,6 +383,13 @@ TEST(GlmParser, FindsCallsWithAndWithoutLineBreaks) {
       ElementsAre(call("search", R"({"limit": 3})")));
 }
 
+TEST(TagParsers, GiveUpOnACallThatDoesNotBegin) {
+  const std::string space(1000, ' ');
+  for (const OutputSyntax& syntax : {kHermes, kXml, kGlm})
+    for (const std::string& text : {"<tool_call>" + space + "{", "<tool_call>now" + space + "</tool_call>"})
+      EXPECT_THAT(parse(format_of(syntax), text), ElementsAre(content(text)));
+}
+
 TEST(GlmParser, ReadsValuesAsJsonUnlessTheyAreStrings) {
   const auto value = [](const std::string& key, const std::string& text) {
     return parse(format_of(kGlm), "<tool_call>search<arg_key>" + key + "</arg_key><arg_value>" + text +
@@ -406,6 +413,40 @@ TEST(GlmParser, LeavesWhatIsNoCallContent) {
         "<tool_call>search<arg_key>query</arg_key>x<arg_value>1</arg_value></tool_call>",
         "<tool_call>search<arg_key>query</arg_key><arg_value>1</arg_value>x</tool_call>"})
     EXPECT_THAT(parse(format, text), ElementsAre(content(text)));
+}
+
+// Llama.
+
+TEST(LlamaParser, TakesAnAnswerThatIsNothingButCalls) {
+  const auto format = format_of({ReasoningSyntax::kNone, ToolSyntax::kLlama});
+  EXPECT_THAT(parse(format, R"({"name": "search", "parameters": {"query": "a } b"}})"),
+              ElementsAre(call("search", R"({"query": "a } b"})")));
+  EXPECT_THAT(
+      parse(format,
+            "\n{\"type\": \"function\", \"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\"}\n"),
+      ElementsAre(call("now", "{}"), call("now", "{}")));
+  EXPECT_THAT(parse(format_of({ReasoningSyntax::kThink, ToolSyntax::kLlama}),
+                    "<think>r</think>\n{\"name\": \"now\"}"),
+              ElementsAre(reasoning("r"), call("now", "{}")));
+}
+
+TEST(LlamaParser, LeavesWhatIsNoCallContent) {
+  const auto format = format_of({ReasoningSyntax::kNone, ToolSyntax::kLlama});
+  for (const char* text :
+       {"Hello {\"name\": \"now\"}", "{\"name\": \"now\"} Hello", "{\"name\": \"now\"", "{\"name\": 5}",
+        "{\"answer\": 5}", "{", "  ", "[1]", "{\"name\": \"now\"}}", "{\"name\": \"now\"};;"})
+    EXPECT_THAT(parse(format, text), ElementsAre(content(text)));
+  const char* cut_off = "{\"name\": \"now\"}";
+  EXPECT_THAT(parse(format, cut_off, false), ElementsAre(content(cut_off)));
+}
+
+TEST(LlamaParser, HoldsBackOnlyWhatMayBecomeACall) {
+  const auto parser = make_output_parser(format_of({ReasoningSyntax::kNone, ToolSyntax::kLlama}));
+  std::vector<OutputPiece> out;
+  parser->push("{\"na", out);
+  EXPECT_THAT(out, IsEmpty());
+  parser->push("tion\": 1", out);
+  EXPECT_THAT(out, ElementsAre(content("{\"nation\": 1")));
 }
 
 // Harmony.
