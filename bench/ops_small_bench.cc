@@ -56,7 +56,7 @@ Case silu_mul(int64_t rows, int64_t n) {
   return [=](benchmark::State& state, Ops& ops) {
     std::vector<float> gate = normals(rows * n), up = normals(rows * n);
     std::vector<bf16> out(rows * n);
-    time(state, ops, [&] { ops.silu_mul(b16(out, rows), f32(gate, rows), f32(up, rows)); });
+    time(state, ops, [&] { ops.mlp_activation(b16(out, rows), f32(gate, rows), f32(up, rows), {}); });
   };
 }
 
@@ -106,7 +106,10 @@ Case route(int64_t rows, int64_t num_experts, int64_t k) {
     std::vector<float> logits = normals(rows * num_experts), weights(rows * k);
     std::vector<int32_t> ids(rows * k);
     time(state, ops, [&] {
-      ops.route({View(ids.data(), DType::kI32, {rows, k}), f32(weights, rows), f32(logits, rows), true});
+      ops.route({.expert_ids = View(ids.data(), DType::kI32, {rows, k}),
+                 .expert_weights = f32(weights, rows),
+                 .router_logits = f32(logits, rows),
+                 .normalize = true});
     });
   };
 }

@@ -16,6 +16,7 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/state_slots.h"
 
 namespace tensorfold {
 namespace {
@@ -84,6 +85,7 @@ struct Engine::Impl {
 
   // Engine thread only, once it runs. (Submitting threads make page tables of `pool`, but take no pages.)
   std::unique_ptr<KvPagePool> pool;
+  std::unique_ptr<StateSlotPool> slots;
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
   std::vector<Delivery> deliveries;
@@ -106,7 +108,7 @@ struct Engine::Impl {
   std::thread thread;
 
   Status start();
-  Result<int64_t> num_kv_pages(int64_t page_bytes) const;
+  Result<StateMemory> divide_memory() const;
   void run_thread();
   bool take_commands();
   void run_pass();
@@ -120,37 +122,41 @@ struct Engine::Impl {
   void publish_stats();
 };
 
-Result<int64_t> Engine::Impl::num_kv_pages(int64_t page_bytes) const {
-  const int64_t model_tokens = model->model->spec().max_position_embeddings;
-  return choose_num_kv_pages(
-      {.page_bytes = page_bytes,
+Result<StateMemory> Engine::Impl::divide_memory() const {
+  const ModelSpec& spec = model->model->spec();
+  return divide_state_memory(
+      {.page_bytes = kv_page_set_bytes(*model->ops, spec.kv_layers),
+       .slot_bytes = state_slot_bytes(spec.recurrent_layers),
        .memory_bytes = options.kv_memory_bytes,
        .free_bytes = model->ops->device().free_bytes(),
-       .context_tokens = options.context_tokens > 0 ? options.context_tokens : model_tokens,
+       .context_tokens = options.context_tokens > 0 ? options.context_tokens : spec.max_position_embeddings,
        .max_sequences = options.max_sequences});
 }
 
 Status Engine::Impl::start() {
   const ModelSpec& spec = model->model->spec();
   TF_RETURN_IF_ERROR(check_options(options, spec));
-  const int64_t page_bytes = kv_page_set_bytes(*model->ops, spec.kv_layers);
-  TF_ASSIGN_OR_RETURN(const int64_t num_pages, num_kv_pages(page_bytes));
-  const int64_t kv_tokens = num_pages * kPageTokens;
+  TF_ASSIGN_OR_RETURN(const StateMemory memory, divide_memory());
+  options.max_sequences = memory.max_sequences;
+  const int64_t kv_tokens = memory.num_pages * kPageTokens;
   limits = {.vocab_size = spec.vocab_size,
             .context_tokens = options.context_tokens > 0 ? options.context_tokens
                                                          : std::min(spec.max_position_embeddings, kv_tokens),
             .kv_tokens = kv_tokens};
   const Scheduler::Options policy{.max_sequences = options.max_sequences, .pass_tokens = options.pass_tokens};
-  TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, num_pages));
-  TF_ASSIGN_OR_RETURN(runner, PassRunner::create(*model, *pool,
+  TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, memory.num_pages));
+  TF_ASSIGN_OR_RETURN(
+      slots, StateSlotPool::create(model->ops->device(), spec.recurrent_layers, memory.max_sequences));
+  TF_ASSIGN_OR_RETURN(runner, PassRunner::create(*model, *pool, *slots,
                                                  {.max_rows = Scheduler::max_pass_rows(policy),
                                                   .max_logit_rows = options.max_sequences}));
   scheduler = std::make_unique<Scheduler>(policy, *pool);
   eos_ids = end_of_sequence_ids(*model);
   publish_stats();
   report_ignored_defaults(*model);
-  log_info("{}: context {} tokens, KV memory up to {} MB ({} pages)", model->name, limits.context_tokens,
-           (num_pages * page_bytes) >> 20, num_pages);
+  log_info("{}: context {} tokens, {} sequences at a time, KV memory up to {} MB", model->name,
+           limits.context_tokens, options.max_sequences,
+           (memory.num_pages * pool->page_bytes() + memory.max_sequences * slots->slot_bytes()) >> 20);
   thread = std::thread([this] { run_thread(); });
   return {};
 }
@@ -296,7 +302,7 @@ void Engine::Impl::publish_stats() {
   counters.preemptions = scheduler->num_preemptions();
   counters.kv_pages_used = pool->num_used();
   counters.kv_pages_total = pool->num_pages();
-  counters.kv_bytes = pool->num_used() * pool->page_bytes();
+  counters.kv_bytes = pool->num_used() * pool->page_bytes() + slots->num_used() * slots->slot_bytes();
   const std::lock_guard lock(mutex);
   shared.stats = counters;
 }
@@ -327,9 +333,9 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   Impl& impl = *impl_;
   // The checks and the sequence's own memory take time with the length of the prompt, so they are made
   // outside the lock.
-  TF_ASSIGN_OR_RETURN(
-      std::unique_ptr<Sequence> sequence,
-      make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer, *impl.pool));
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
+                      make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
+                                    *impl.pool, *impl.slots));
   RequestId id;
   {
     const std::lock_guard lock(impl.mutex);

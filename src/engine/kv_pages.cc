@@ -22,17 +22,25 @@ int64_t kv_page_set_bytes(const Ops& ops, std::span<const KvShape> layers) {
   return bytes;
 }
 
-Result<int64_t> choose_num_kv_pages(const KvLimit& limit) {
+Result<StateMemory> divide_state_memory(const StateLimit& limit) {
   const int64_t memory_bytes = limit.memory_bytes > 0 ? limit.memory_bytes : limit.free_bytes / 2;
-  const int64_t useful = limit.max_sequences * pages_for_tokens(limit.context_tokens);
+  StateMemory memory{.num_pages = 0, .max_sequences = limit.max_sequences};
+  if (limit.slot_bytes > 0) {
+    memory.max_sequences = std::clamp<int64_t>(memory_bytes / 2 / limit.slot_bytes, 1, limit.max_sequences);
+  }
+  const int64_t page_memory_bytes = memory_bytes - memory.max_sequences * limit.slot_bytes;
+  const int64_t useful = memory.max_sequences * pages_for_tokens(limit.context_tokens);
   // A page table holds 32-bit ids.
   const int64_t most = std::min<int64_t>(useful, std::numeric_limits<int32_t>::max());
-  const int64_t num_pages = std::min(most, memory_bytes / std::max<int64_t>(limit.page_bytes, 1));
-  if (num_pages < 1) {
-    return make_error(StatusCode::kOutOfMemory, "KV memory of {} bytes holds no page: one takes {} bytes",
-                      memory_bytes, limit.page_bytes);
+  memory.num_pages = std::min(most, page_memory_bytes / std::max<int64_t>(limit.page_bytes, 1));
+  if (memory.num_pages < 1) {
+    return make_error(
+        StatusCode::kOutOfMemory,
+        "KV memory of {} bytes is too little: a sequence takes {} bytes of state and {} a page of {} "
+        "tokens",
+        memory_bytes, limit.slot_bytes, limit.page_bytes, kPageTokens);
   }
-  return num_pages;
+  return memory;
 }
 
 KvPagePool::KvPagePool(Device& device, Buffer buffer, int64_t page_bytes, int64_t num_pages)

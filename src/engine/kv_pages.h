@@ -21,19 +21,26 @@ constexpr int64_t pages_for_tokens(int64_t num_tokens) {
 /// Bytes of one page: keys and values of every attention layer, each rounded up to 64.
 int64_t kv_page_set_bytes(const Ops& ops, std::span<const KvShape> layers);
 
-/// What decides the size of the pool.
-struct KvLimit {
+/// What decides the sizes of the pools.
+struct StateLimit {
   int64_t page_bytes = 0;      ///< kv_page_set_bytes().
+  int64_t slot_bytes = 0;      ///< state_slot_bytes().
   int64_t memory_bytes = 0;    ///< The user's limit; 0: none given.
   int64_t free_bytes = 0;      ///< Of the device, now.
   int64_t context_tokens = 0;  ///< Longest sequence wanted.
   int64_t max_sequences = 0;
 };
 
-/// Pages of the pool: as many as memory_bytes holds, or without a limit half of free_bytes, so that the other
-/// half is left to the rest of the machine; never more than max_sequences full contexts can use. kOutOfMemory
-/// where that is less than one page.
-Result<int64_t> choose_num_kv_pages(const KvLimit& limit);
+struct StateMemory {
+  int64_t num_pages = 0;
+  int64_t max_sequences = 0;  ///< That run at a time: each needs a state slot.
+};
+
+/// Divides memory_bytes, or without a limit half of free_bytes (the other half is left to the rest of the
+/// machine), between state slots and KV pages: slots for max_sequences, or for as many as half of the memory
+/// holds, then pages, never more than those sequences can fill. kOutOfMemory where one slot and one page do
+/// not fit.
+Result<StateMemory> divide_state_memory(const StateLimit& limit);
 
 /// All KV pages of an engine. Page i of every layer lies in one piece of page_bytes() bytes, layers in order,
 /// keys before values. The address range is reserved at once; on the CPU a page becomes resident when it is

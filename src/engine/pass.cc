@@ -10,11 +10,12 @@
 
 namespace tensorfold {
 
-PassRunner::PassRunner(const LoadedModel& model, KvPagePool& pool) : model_(model), pool_(pool) {}
+PassRunner::PassRunner(const LoadedModel& model, KvPagePool& pool, StateSlotPool& slots)
+    : model_(model), pool_(pool), slots_(slots) {}
 
 Result<std::unique_ptr<PassRunner>> PassRunner::create(const LoadedModel& model, KvPagePool& pool,
-                                                       const Limits& limits) {
-  std::unique_ptr<PassRunner> runner(new PassRunner(model, pool));
+                                                       StateSlotPool& slots, const Limits& limits) {
+  std::unique_ptr<PassRunner> runner(new PassRunner(model, pool, slots));
   Device& device = model.ops->device();
   const int64_t vocab_size = model.model->spec().vocab_size;
   TF_ASSIGN_OR_RETURN(runner->scratch_, device.allocate(model.model->scratch_bytes(limits.max_rows),
@@ -38,7 +39,8 @@ void PassRunner::lay_out(std::span<const PlannedRows> planned) {
     sequences_.push_back({.first_row = static_cast<int64_t>(tokens_.size()),
                           .num_rows = rows.num_rows,
                           .first_pos = first_pos,
-                          .page_table = sequence.pages.data()});
+                          .page_table = sequence.pages.data(),
+                          .state_slot = sequence.state.id()});
     tokens_.insert(tokens_.end(), sequence.tokens.begin() + first_pos, sequence.tokens.begin() + end_pos);
     positions_.resize(tokens_.size());
     std::iota(positions_.end() - rows.num_rows, positions_.end(), static_cast<int32_t>(first_pos));
@@ -59,7 +61,9 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   Arena scratch(scratch_.data(), scratch_.size_bytes());
   const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), model_.model->spec().vocab_size});
   ops.begin_pass(pass.rows);
-  model_.model->forward(pass, ops, *model_.weights, {.kv_layers = pool_.layers()}, scratch, logits);
+  model_.model->forward(pass, ops, *model_.weights,
+                        {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch,
+                        {.logits = logits});
   if (!drawn_.empty()) ops.sample(drawn_, logits, sample_rows_);
   return ops.end_pass();
 }

@@ -13,6 +13,7 @@
 #include "engine/kv_pages.h"
 #include "engine/loaded_model.h"
 #include "engine/scheduler.h"
+#include "engine/state_slots.h"
 
 namespace tensorfold {
 
@@ -33,10 +34,10 @@ class PassRunner {
     int64_t max_rows = 0;        ///< Of a pass.
     int64_t max_logit_rows = 0;  ///< Rows of a pass that yield a token.
   };
-  /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model` and `pool` must outlive the
-  /// runner.
+  /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model`, `pool` and `slots`
+  /// must outlive the runner.
   static Result<std::unique_ptr<PassRunner>> create(const LoadedModel& model, KvPagePool& pool,
-                                                    const Limits& limits);
+                                                    StateSlotPool& slots, const Limits& limits);
 
   /// Computes the planned rows and draws a token from each entry that wants logits; commits nothing. An error
   /// is a fault of the backend: none of the rows may be used.
@@ -49,11 +50,12 @@ class PassRunner {
   Result<std::span<const float>> logits(int64_t i);
 
  private:
-  PassRunner(const LoadedModel& model, KvPagePool& pool);
+  PassRunner(const LoadedModel& model, KvPagePool& pool, StateSlotPool& slots);
   void lay_out(std::span<const PlannedRows> planned);
 
   const LoadedModel& model_;
   KvPagePool& pool_;
+  StateSlotPool& slots_;
   Buffer scratch_;  ///< Model::scratch_bytes(max_rows).
   Buffer logits_;   ///< [max_logit_rows, V] f32.
 

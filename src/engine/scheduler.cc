@@ -46,6 +46,7 @@ std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
   if (taken == nullptr) taken = take_from(waiting_);
   TF_CHECK(taken != nullptr, "the scheduler does not have this sequence");
   taken->pages.clear();
+  taken->state.clear();
   return taken;
 }
 
@@ -64,6 +65,7 @@ void Scheduler::admit() {
     // their growth and its prompt computed twice.
     const int64_t needed = next.pages.num_missing(next.num_tokens()) + num_running();
     if (num_unclaimed_pages() < needed) return;
+    waiting_.front()->state.acquire();  // there is one for every sequence that may run
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }

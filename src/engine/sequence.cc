@@ -57,7 +57,7 @@ Result<int64_t> longest_sequence(const Request& request, const SequenceLimits& l
 
 Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
                                                 const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                KvPagePool& pool) {
+                                                KvPagePool& pool, StateSlotPool& slots) {
   TF_RETURN_IF_ERROR(check_tokens(request.prompt, limits.vocab_size));
   TF_RETURN_IF_ERROR(check_sampling(request.sampling));
   TF_RETURN_IF_ERROR(check_stop(request.stop, tokenizer != nullptr));
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink,
   }
   TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits));
 
-  auto sequence = std::make_unique<Sequence>(pool, TextStream(tokenizer, request.stop, std::move(request.format)));
+  auto sequence = std::make_unique<Sequence>(pool, slots, TextStream(tokenizer, request.stop, std::move(request.format)));
   sequence->num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
   sequence->seed = request.sampling.seed ? *request.sampling.seed : default_seed(request.prompt);
   sequence->tokens = std::move(request.prompt);

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/kv_pages.h"
+#include "engine/state_slots.h"
 #include "engine/text_stream.h"
 
 namespace tensorfold {
@@ -20,7 +21,8 @@ namespace tensorfold {
 /// only commit() makes them count. A pass that fails, or rows that are not accepted, leave the sequence as it
 /// was.
 struct Sequence {
-  Sequence(KvPagePool& pool, TextStream text_stream) : pages(pool), text(std::move(text_stream)) {}
+  Sequence(KvPagePool& pool, StateSlotPool& slots, TextStream text_stream)
+      : pages(pool), state(slots), text(std::move(text_stream)) {}
 
   RequestId id = 0;             ///< Given when the request is queued; later requests have larger ones.
   std::vector<int32_t> tokens;  ///< The prompt, then what was generated.
@@ -33,6 +35,7 @@ struct Sequence {
   int num_logprobs = -1;  ///< As Request.
   bool ignore_eos = false;
   PageTable pages;
+  StateSlot state;  ///< Held from admission on, where the model has recurrent layers.
   TextStream text;
   EventSink sink;
 
@@ -45,9 +48,10 @@ struct Sequence {
   /// Accepts the first num_rows rows that a pass computed.
   void commit(int64_t num_rows) { num_computed += num_rows; }
 
-  /// Gives the pages back; the tokens are computed again later, with the same bits.
+  /// Gives pages and state back; the tokens are computed again later, with the same bits.
   void preempt() {
     pages.clear();
+    state.clear();
     num_computed = 0;
   }
 
@@ -67,6 +71,6 @@ struct SequenceLimits {
 /// as long as the sequence stays away from the engine's thread; takes no page.
 Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
                                                 const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                KvPagePool& pool);
+                                                KvPagePool& pool, StateSlotPool& slots);
 
 }  // namespace tensorfold

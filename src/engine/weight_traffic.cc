@@ -25,7 +25,7 @@ class CountingOps final : public Ops {
   void begin_pass(const RowBatch&) override {}
   Status end_pass() override { return {}; }
 
-  void embed(View, const LinearWeight& table, std::span<const int32_t> tokens) override {
+  void embed(View, const LinearWeight& table, std::span<const int32_t> tokens, float) override {
     bytes_ += packed_bytes(table.spec) / table.spec.out * std::ssize(tokens);
   }
   void linear(View, std::span<const LinearCall> calls) override {
@@ -33,8 +33,8 @@ class CountingOps final : public Ops {
   }
   void experts(const ExpertsCall& call) override {
     const ExpertsWeight& w = call.weights;
-    const int64_t one = packed_bytes(w.gate_proj[0].spec) + packed_bytes(w.up_proj[0].spec) +
-                        packed_bytes(w.down_proj[0].spec);
+    int64_t one = packed_bytes(w.up_proj[0].spec) + packed_bytes(w.down_proj[0].spec);
+    if (!w.gate_proj.empty()) one += packed_bytes(w.gate_proj[0].spec);
     bytes_ += one * call.expert_ids.dim(1);  // one row: the chosen experts are distinct
   }
 
@@ -43,7 +43,13 @@ class CountingOps final : public Ops {
   void qk_norm_rope(const QkNormRopeCall&) override {}
   void append_kv(const KvPages&, View, View, const RowBatch&) override {}
   void attention(const AttentionCall&) override {}
-  void silu_mul(View, View, View) override {}
+  void gated_rms_norm(const GatedRmsNormCall&) override {}
+  void causal_conv(const CausalConvCall&) override {}
+  void gated_delta(const GatedDeltaCall&) override {}
+  void mamba2(const Mamba2Call&) override {}
+  void mlp_activation(View, View, View, const MlpActivation&) override {}
+  void sigmoid_mul(View, View, View, int64_t, int64_t) override {}
+  void add_gated(View, View, View) override {}
   void route(const RouteCall&) override {}
   void gather_rows(View, View, std::span<const int32_t>) override {}
   void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
@@ -58,7 +64,8 @@ class CountingOps final : public Ops {
 int64_t decode_weight_bytes(const LoadedModel& model) {
   const ModelSpec& spec = model.model->spec();
   const int32_t token = 0, position = 0, row = 0, page = 0;
-  const SequenceRows sequence{.first_row = 0, .num_rows = 1, .first_pos = 0, .page_table = &page};
+  const SequenceRows sequence{
+      .first_row = 0, .num_rows = 1, .first_pos = 0, .page_table = &page, .state_slot = 0};
   const Pass pass{.tokens = {&token, 1},
                   .rows = {.positions = {&position, 1}, .sequences = {&sequence, 1}},
                   .logit_rows = {&row, 1}};
@@ -66,10 +73,13 @@ int64_t decode_weight_bytes(const LoadedModel& model) {
   for (const KvShape& shape : spec.kv_layers) {
     layers.push_back({.shape = shape, .k = nullptr, .v = nullptr, .page_stride_bytes = 0, .num_pages = 1});
   }
+  std::vector<RecurrentStates> recurrent;
+  for (const RecurrentShape& shape : spec.recurrent_layers)
+    recurrent.push_back({.shape = shape, .num_slots = 1});
   CountingOps ops(*model.ops);
   Arena measuring(nullptr, 0);
-  model.model->forward(pass, ops, *model.weights, {.kv_layers = layers}, measuring,
-                       View(nullptr, DType::kF32, {1, spec.vocab_size}));
+  model.model->forward(pass, ops, *model.weights, {.kv_layers = layers, .recurrent_layers = recurrent},
+                       measuring, {.logits = View(nullptr, DType::kF32, {1, spec.vocab_size})});
   return ops.bytes();
 }
 

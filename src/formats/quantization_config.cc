@@ -113,7 +113,7 @@ std::string_view quant_mode_name(QuantMode mode) { return mode_info(mode).name; 
 std::string_view canonical_module_name(std::string_view path) {
   // Longest first.
   for (std::string_view prefix :
-       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+       {"model.language_model.", "language_model.model.", "language_model.", "model.", "backbone."}) {
     if (path.starts_with(prefix)) return path.substr(prefix.size());
   }
   return path;

@@ -41,7 +41,7 @@ struct QuantizationConfig {
 };
 
 /// A module path without what Hugging Face and MLX put before it differently: the longest of
-/// `model.language_model.`, `language_model.model.`, `language_model.`, `model.` is dropped.
+/// `model.language_model.`, `language_model.model.`, `language_model.`, `model.`, `backbone.` is dropped.
 std::string_view canonical_module_name(std::string_view path);
 
 /// Reads `quantization`, or else a usable `quantization_config`, of the root. Unknown methods, modes, and

@@ -28,12 +28,19 @@ struct ExpertsId {
 /// The group of weights that are leased together: a layer, or what lies outside the layers.
 inline constexpr int kOutsideLayers = -1;
 
-/// Consecutive bytes of a checkpoint's tensor. `tensor` is null where there is none; it lives in the
-/// Checkpoint.
+/// Bytes of a checkpoint's tensor: consecutive, or pieces at equal distances (every second row). `tensor` is
+/// null where there is none; it lives in the Checkpoint.
 struct TensorSlice {
   const TensorInfo* tensor = nullptr;
-  int64_t first_byte = 0;  ///< From the start of the tensor.
-  int64_t bytes = 0;
+  int64_t first_byte = 0;    ///< From the start of the tensor.
+  int64_t bytes = 0;         ///< Of all pieces.
+  int64_t piece_bytes = 0;   ///< 0: one piece.
+  int64_t stride_bytes = 0;  ///< From piece to piece.
+
+  /// From the first byte to the last, what lies between the pieces included.
+  int64_t span_bytes() const {
+    return piece_bytes == 0 ? bytes : (bytes / piece_bytes - 1) * stride_bytes + piece_bytes;
+  }
 };
 
 /// One matrix and where its parts are. Of a quantized matrix also the scales, and where the format has them
@@ -46,23 +53,30 @@ struct LinearBinding {
   TensorSlice scales;
   TensorSlice biases;
   TensorSlice bias;  ///< [out] of bf16, f16 or f32: the `b` of y = W x + b.
+  /// Of a float matrix stored [in, columns]: the distance of its outputs in a piece of `weight`, which is one
+  /// input's outputs. Turned while loading. 0: stored [out, in].
+  int64_t transposed_step = 0;
 };
 
-/// One vector [size] of bf16, f16 or f32.
+/// One vector [size] of bf16, f16 or f32, or a small matrix that kernels read as f32.
 struct VectorBinding {
   int layer = kOutsideLayers;
   std::string name;
   TensorSlice values;
   int64_t size = 0;  ///< Elements.
+  float added = 0;   ///< To every element, in f32: 1 for norms that are stored around zero.
+  int64_t num_rows =
+      0;  ///< Of the view [num_rows, size / num_rows] when leased, stored transposed. 0: a vector [size].
 };
 
-/// The experts of one layer: three runs of num_experts linears each, named by the index of their first one.
+/// The experts of one layer: runs of num_experts linears each, named by the index of their first one; no
+/// gate: -1.
 struct ExpertsBinding {
   int layer = kOutsideLayers;
   int64_t num_experts = 0;
-  int32_t first_gate_proj = 0;
-  int32_t first_up_proj = 0;
-  int32_t first_down_proj = 0;
+  int32_t first_gate_proj = -1;
+  int32_t first_up_proj = -1;
+  int32_t first_down_proj = -1;
 };
 
 struct Manifest {

@@ -1,5 +1,5 @@
-// What a weight is to a kernel, and how a backend says where its bytes go. Formats describe checkpoints, backends
-// describe their own layout; these structs are where the two meet.
+// What a weight is to a kernel, and how a backend says where its bytes go. Formats describe checkpoints,
+// backends describe their own layout; these structs are where the two meet.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace tensorfold {
 
 enum class WeightFormat : uint8_t {
   kFloat,   ///< Plain elements of `dtype`: bf16, f16 or f32.
-  kAffine,  ///< MLX affine groups: w = scale * q + bias, q unsigned of `bits` bits; `dtype` is that of scale and bias.
+  kAffine,  ///< MLX affine groups: w = scale * q + bias, q unsigned of `bits` bits; `dtype` is that of scale
+            ///< and bias.
   kMxfp4,   ///< Blocks of 32 E2M1 values with an E8M0 scale (OCP MX 1.0).
 };
 
@@ -34,8 +35,9 @@ struct LinearSpec {
 /// "affine 4-bit g64 bf16 [1536, 576]": for messages and `inspect`.
 std::string to_string(const LinearSpec& spec);
 
-/// One matrix in checkpoint order, rows contiguous: what packing starts from. `scales` and `biases` are empty where
-/// the format has none. Row r of `weight` has in*bits/8 bytes, of `scales` and `biases` in/group_size elements.
+/// One matrix in checkpoint order, rows contiguous: what packing starts from. `scales` and `biases` are empty
+/// where the format has none. Row r of `weight` has in*bits/8 bytes, of `scales` and `biases` in/group_size
+/// elements.
 struct LinearSource {
   std::span<const std::byte> weight;
   std::span<const std::byte> scales;
@@ -49,7 +51,8 @@ struct LinearWeight {
   const float* bias = nullptr;      ///< [out] f32 on the device, or null: the `b` of y = W x + b.
 };
 
-/// The experts of one MoE layer: [num_experts] matrices each, gate and up [I, E], down [E, I].
+/// The experts of one MoE layer: [num_experts] matrices each, gate and up [I, E], down [E, I]; gate_proj is
+/// empty where the experts have none.
 struct ExpertsWeight {
   int64_t num_experts = 0;
   std::span<const LinearWeight> gate_proj;
@@ -57,7 +60,8 @@ struct ExpertsWeight {
   std::span<const LinearWeight> down_proj;
 };
 
-/// How a backend lays a matrix out in the order its kernels read. Implemented by each ops backend. Thread-safe.
+/// How a backend lays a matrix out in the order its kernels read. Implemented by each ops backend.
+/// Thread-safe.
 class WeightPacker {
  public:
   virtual ~WeightPacker() = default;
@@ -69,7 +73,8 @@ class WeightPacker {
   virtual int64_t packed_bytes(const LinearSpec& spec) const = 0;
 
   /// Writes packed_bytes(spec) bytes to `packed`, which is host memory; every byte is written.
-  virtual void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const = 0;
+  virtual void pack(const LinearSpec& spec, const LinearSource& source,
+                    std::span<std::byte> packed) const = 0;
 };
 
 }  // namespace tensorfold

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "formats/quant_mlx.h"
@@ -34,13 +35,28 @@ std::string display_name(std::string_view path) {
   return layer + std::string(rest);
 }
 
+LinearSpec float_spec(int64_t out, int64_t in, DType dtype) {
+  return {out, in, WeightFormat::kFloat, dtype, dtype_bits(dtype), 0};
+}
+
+/// The values are exact in bf16, which is what `dtype` says.
+LinearSpec mxfp4_spec(int64_t out, int64_t in) {
+  return {out, in, WeightFormat::kMxfp4, DType::kBF16, /*bits=*/4, /*group_size=*/32};
+}
+
 TensorSlice whole(const TensorInfo* tensor) { return {tensor, 0, tensor->bytes}; }
 
-/// `num_rows` rows from `first_row` on of a tensor that is total_rows equal rows.
-TensorSlice row_slice(const TensorInfo* tensor, int64_t total_rows, int64_t first_row, int64_t num_rows) {
+/// `num_rows` rows from `first_row` on, every step-th, of a tensor that is total_rows equal rows.
+TensorSlice row_slice(const TensorInfo* tensor, int64_t total_rows, int64_t first_row, int64_t num_rows,
+                      int64_t step) {
   if (tensor == nullptr) return {};
   const int64_t row_bytes = tensor->bytes / total_rows;
-  return {tensor, first_row * row_bytes, num_rows * row_bytes};
+  TensorSlice slice{tensor, first_row * row_bytes, num_rows * row_bytes};
+  if (step > 1) {
+    slice.piece_bytes = row_bytes;
+    slice.stride_bytes = step * row_bytes;
+  }
+  return slice;
 }
 
 }  // namespace
@@ -54,6 +70,11 @@ WeightTable::WeightTable(std::string family, const Checkpoint& checkpoint,
 }
 
 bool WeightTable::has_tensor(std::string_view name) const { return by_name_.find(name) != by_name_.end(); }
+
+std::vector<int64_t> WeightTable::shape_of(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? std::vector<int64_t>() : found->second->shape;
+}
 
 void WeightTable::note(Status status) {
   if (status_.ok() && !status.ok()) status_ = status.with_context(manifest_.family);
@@ -82,8 +103,9 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
                    checkpoint_.file_name_of(*stored.scales),
                    quantization_.is_present ? "the config's `quantization` says that it is not packed"
                                             : "the config has no `quantization`");
-  TF_ASSIGN_OR_RETURN(const AffineTensor packed,
-                      describe_affine({expected.module, stored.weight, stored.scales, stored.biases}, *how));
+  const PackedModule module{expected.module, stored.weight, stored.scales, stored.biases};
+  if (how->mode == QuantMode::kMxfp4) return describe_mxfp4_words(module, expected);
+  TF_ASSIGN_OR_RETURN(const AffineTensor packed, describe_affine(module, *how));
   std::vector<int64_t> shape = packed.batch_shape;
   shape.insert(shape.end(), {packed.out, packed.in});
   std::vector<int64_t> wanted = {expected.out, expected.in};
@@ -95,11 +117,63 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
                     packed.scale_dtype, packed.bits, packed.group_size};
 }
 
+/// MLX's `mxfp4` mode: words of eight values, scales a byte a block (specs/gpt-oss.md §2.3, §3).
+Result<LinearSpec> WeightTable::describe_mxfp4_words(const PackedModule& module,
+                                                     const Expected& expected) const {
+  std::vector<int64_t> weight = {expected.out, expected.in / 8}, scales = {expected.out, expected.in / 32};
+  if (expected.num_matrices > 0) {
+    weight.insert(weight.begin(), expected.num_matrices);
+    scales.insert(scales.begin(), expected.num_matrices);
+  }
+  const bool fits = expected.in % 32 == 0 && module.biases == nullptr &&
+                    module.weight->dtype == DType::kU32 && module.scales->dtype == DType::kU8 &&
+                    module.weight->shape == weight && module.scales->shape == scales;
+  if (!fits)
+    return corrupt("{}: {} and {} are not mxfp4 of [{}, {}] ({})", display_name(expected.module),
+                   to_string(*module.weight), to_string(*module.scales), expected.out, expected.in,
+                   checkpoint_.file_name_of(*module.weight));
+  return mxfp4_spec(expected.out, expected.in);
+}
+
+/// GPT-OSS as published: `module`_blocks and _scales (specs/gpt-oss.md §2.1, §3).
+Result<WeightTable::Stored> WeightTable::find_blocks(const Expected& expected) const {
+  Stored stored;
+  stored.num_matrices = expected.num_matrices;
+  TF_ASSIGN_OR_RETURN(stored.weight, require(expected.module + "_blocks"));
+  TF_ASSIGN_OR_RETURN(stored.scales, require(expected.module + "_scales"));
+  const std::vector<int64_t> blocks = {expected.num_matrices, expected.out, expected.in / 32, 16};
+  const std::vector<int64_t> scales = {expected.num_matrices, expected.out, expected.in / 32};
+  if (expected.in % 32 != 0 || stored.weight->dtype != DType::kU8 || stored.scales->dtype != DType::kU8 ||
+      stored.weight->shape != blocks || stored.scales->shape != scales)
+    return corrupt("{}: {} and {}, expected U8 {} and {} ({})", display_name(expected.module),
+                   to_string(*stored.weight), to_string(*stored.scales), shape_text(blocks),
+                   shape_text(scales), checkpoint_.file_name_of(*stored.weight));
+  stored.spec = mxfp4_spec(expected.out, expected.in);
+  return stored;
+}
+
+/// Floats [X, in, out] under the name of the module itself.
+Result<WeightTable::Stored> WeightTable::find_input_major(const Expected& expected) const {
+  Stored stored;
+  stored.num_matrices = expected.num_matrices;
+  TF_ASSIGN_OR_RETURN(stored.weight, require(expected.module));
+  const std::vector<int64_t> wanted = {expected.num_matrices, expected.in, expected.out};
+  if (!is_float(stored.weight->dtype) || stored.weight->shape != wanted)
+    return corrupt("{}: {}, expected BF16, F16 or F32 {} ({})", display_name(expected.module),
+                   to_string(*stored.weight), shape_text(wanted), checkpoint_.file_name_of(*stored.weight));
+  stored.spec = float_spec(expected.out, expected.in, stored.weight->dtype);
+  stored.is_input_major = true;
+  return stored;
+}
+
 /// Looks up `module`.weight, or, for stacked experts, `module` alone: transformers' fused experts are
 /// parameters themselves, not modules with a weight.
 Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) const {
+  if (expected.is_interleaved)
+    return has_tensor(expected.module + "_blocks") ? find_blocks(expected) : find_input_major(expected);
   const bool is_bare = expected.num_matrices > 0 && has_tensor(expected.module);
   Stored stored;
+  stored.num_matrices = std::max<int64_t>(expected.num_matrices, 1);
   TF_ASSIGN_OR_RETURN(stored.weight, require(is_bare ? expected.module : expected.module + ".weight"));
   TF_ASSIGN_OR_RETURN(stored.scales, find(expected.module + ".scales"));
   TF_ASSIGN_OR_RETURN(stored.biases, find(expected.module + ".biases"));
@@ -117,7 +191,7 @@ Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) c
   if (weight.shape != wanted)
     return corrupt("{}: shape {}, expected {} ({})", display_name(expected.module), shape_text(weight.shape),
                    shape_text(wanted), checkpoint_.file_name_of(weight));
-  stored.spec = {expected.out, expected.in, WeightFormat::kFloat, weight.dtype, dtype_bits(weight.dtype), 0};
+  stored.spec = float_spec(expected.out, expected.in, weight.dtype);
   return stored;
 }
 
@@ -133,15 +207,25 @@ Result<TensorSlice> WeightTable::find_vector(std::string_view name, int64_t size
 }
 
 LinearBinding WeightTable::rows_of(const Stored& stored, const RowRange& rows) {
-  // Leading axes and rows are one axis of equal rows, of the scales and biases as of the weight.
-  const int64_t total_rows = stored.weight->num_elements() / stored.weight->shape.back();
-  const int64_t first_row = rows.matrix * stored.spec.out + rows.first_row;
   LinearBinding binding;
   binding.spec = stored.spec;
   binding.spec.out = rows.num_rows;
-  binding.weight = row_slice(stored.weight, total_rows, first_row, rows.num_rows);
-  binding.scales = row_slice(stored.scales, total_rows, first_row, rows.num_rows);
-  binding.biases = row_slice(stored.biases, total_rows, first_row, rows.num_rows);
+  if (stored.is_input_major) {
+    // A piece is one input's outputs; those of the other projection lie between them.
+    const int64_t element = dtype_bytes(stored.spec.dtype),
+                  matrix = stored.spec.in * stored.spec.out * element;
+    const int64_t piece = ((rows.num_rows - 1) * rows.step + 1) * element;
+    binding.weight = {stored.weight, rows.matrix * matrix + rows.first_row * element, stored.spec.in * piece,
+                      piece, stored.spec.out * element};
+    binding.transposed_step = rows.step;
+    return binding;
+  }
+  // Leading axes and rows are one axis of equal rows, of the scales and biases as of the weight.
+  const int64_t total_rows = stored.num_matrices * stored.spec.out;
+  const int64_t first_row = rows.matrix * stored.spec.out + rows.first_row;
+  binding.weight = row_slice(stored.weight, total_rows, first_row, rows.num_rows, rows.step);
+  binding.scales = row_slice(stored.scales, total_rows, first_row, rows.num_rows, rows.step);
+  binding.biases = row_slice(stored.biases, total_rows, first_row, rows.num_rows, rows.step);
   return binding;
 }
 
@@ -173,24 +257,58 @@ LinearId WeightTable::linear(int layer, const LinearDeclaration& declaration) {
   return {static_cast<int32_t>(manifest_.linears.size() - 1)};
 }
 
-VectorId WeightTable::vector(int layer, const std::string& name, int64_t size) {
+VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, float added) {
   const Result<TensorSlice> values = find_vector(name, size);
   if (!values.ok()) {
     note(values.status());
     return {};
   }
-  manifest_.vectors.push_back({layer, display_name(name), *values, size});
+  manifest_.vectors.push_back(
+      {.layer = layer, .name = display_name(name), .values = *values, .size = size, .added = added});
+  return {static_cast<int32_t>(manifest_.vectors.size() - 1)};
+}
+
+VectorId WeightTable::convolution(int layer, const std::string& name, int64_t channels, int64_t taps) {
+  const Result<const TensorInfo*> tensor = require(name);
+  if (!tensor.ok()) {
+    note(tensor.status());
+    return {};
+  }
+  const std::vector<int64_t>& shape = (*tensor)->shape;
+  const bool fits =
+      shape == std::vector<int64_t>{channels, 1, taps} || shape == std::vector<int64_t>{channels, taps, 1};
+  if (!fits || !is_float((*tensor)->dtype)) {
+    note(corrupt("{}: {}, expected BF16, F16 or F32 [{}, 1, {}] ({})", display_name(name),
+                 to_string(**tensor), channels, taps, checkpoint_.file_name_of(**tensor)));
+    return {};
+  }
+  manifest_.vectors.push_back({.layer = layer,
+                               .name = display_name(name),
+                               .values = whole(*tensor),
+                               .size = channels * taps,
+                               .num_rows = taps});
   return {static_cast<int32_t>(manifest_.vectors.size() - 1)};
 }
 
 /// The same rows of each of the stacked matrices, as a run of linears.
-Status WeightTable::add_stacked(int layer, const Expected& expected, RowRange rows, int32_t& first) {
+Status WeightTable::add_stacked(int layer, const StackedProjection& projection, int32_t& first) {
+  const Expected& expected = projection.expected;
   TF_ASSIGN_OR_RETURN(const Stored stored, find_matrix(expected));
+  const TensorInfo* bias = nullptr;
+  if (!projection.bias.empty()) {
+    TF_ASSIGN_OR_RETURN(bias, require(projection.bias));
+    if (!is_float(bias->dtype) || bias->shape != std::vector<int64_t>{expected.num_matrices, expected.out})
+      return corrupt("{}: {}, expected BF16, F16 or F32 [{}, {}] ({})", display_name(projection.bias),
+                     to_string(*bias), expected.num_matrices, expected.out, checkpoint_.file_name_of(*bias));
+  }
   first = static_cast<int32_t>(manifest_.linears.size());
+  RowRange rows = projection.rows;
   for (rows.matrix = 0; rows.matrix < expected.num_matrices; ++rows.matrix) {
     LinearBinding binding = rows_of(stored, rows);
     binding.layer = layer;
     binding.name = fmt::format("{} of expert {}", display_name(expected.module), rows.matrix);
+    binding.bias = row_slice(bias, expected.num_matrices * expected.out,
+                             rows.matrix * expected.out + rows.first_row, rows.num_rows, rows.step);
     manifest_.linears.push_back(std::move(binding));
   }
   return {};
@@ -198,12 +316,12 @@ Status WeightTable::add_stacked(int layer, const Expected& expected, RowRange ro
 
 /// expected.module is "...experts": its children 0, 1, ... hold the projection.
 Status WeightTable::add_one_by_one(int layer, const Expected& expected, std::string_view projection,
-                                   int32_t& first) {
+                                   int32_t& first, bool has_bias) {
   first = static_cast<int32_t>(manifest_.linears.size());
   for (int64_t expert = 0; expert < expected.num_matrices; ++expert) {
     TF_ASSIGN_OR_RETURN(LinearBinding binding,
                         bind_linear({fmt::format("{}.{}.{}", expected.module, expert, projection),
-                                     expected.out, expected.in}));
+                                     expected.out, expected.in, has_bias}));
     binding.layer = layer;
     // Kernels run a layer's experts as one operation, so they must have one format.
     if (expert > 0 && binding.spec != manifest_.linears[first].spec)
@@ -219,37 +337,63 @@ Status WeightTable::add_one_by_one(int layer, const Expected& expected, std::str
   return {};
 }
 
-Status WeightTable::bind_experts(int layer, const ExpertsDeclaration& declaration, ExpertsBinding& binding) {
-  const auto [module, num_experts, hidden, intermediate] = declaration;
-  binding.layer = layer;
-  binding.num_experts = num_experts;
-  const std::string stacked = module + ".switch_mlp.";
-  const std::string fused = module + ".experts.gate_up_proj";
-  if (has_tensor(stacked + "gate_proj.weight")) {
-    const Expected up = {stacked + "up_proj", num_experts, intermediate, hidden};
-    TF_RETURN_IF_ERROR(add_stacked(layer, {stacked + "gate_proj", num_experts, intermediate, hidden},
-                                   {0, 0, intermediate}, binding.first_gate_proj));
-    TF_RETURN_IF_ERROR(add_stacked(layer, up, {0, 0, intermediate}, binding.first_up_proj));
-    return add_stacked(layer, {stacked + "down_proj", num_experts, hidden, intermediate}, {0, 0, hidden},
-                       binding.first_down_proj);
-  }
-  if (has_tensor(fused) || has_tensor(fused + ".weight")) {
-    const Expected gate_up = {fused, num_experts, 2 * intermediate, hidden};
-    TF_RETURN_IF_ERROR(add_stacked(layer, gate_up, {0, 0, intermediate}, binding.first_gate_proj));
-    TF_RETURN_IF_ERROR(add_stacked(layer, gate_up, {0, intermediate, intermediate}, binding.first_up_proj));
-    return add_stacked(layer, {module + ".experts.down_proj", num_experts, hidden, intermediate},
-                       {0, 0, hidden}, binding.first_down_proj);
-  }
-  const Expected into = {module + ".experts", num_experts, intermediate, hidden};
-  const Expected out_of = {module + ".experts", num_experts, hidden, intermediate};
-  TF_RETURN_IF_ERROR(add_one_by_one(layer, into, "gate_proj", binding.first_gate_proj));
-  TF_RETURN_IF_ERROR(add_one_by_one(layer, into, "up_proj", binding.first_up_proj));
-  return add_one_by_one(layer, out_of, "down_proj", binding.first_down_proj);
+/// gate_proj, up_proj and down_proj as tensors of their own, stacked.
+Status WeightTable::bind_separate_experts(const ExpertsDeclaration& d, const SeparateNames& names,
+                                          ExpertsBinding& binding) {
+  const auto stacked = [&](const std::string& module, int64_t out, int64_t in) {
+    return StackedProjection{
+        {module, d.num_experts, out, in}, {0, 0, out}, d.has_bias ? module + ".bias" : ""};
+  };
+  const int64_t hidden = d.hidden_size, intermediate = d.intermediate_size;
+  if (d.has_gate)
+    TF_RETURN_IF_ERROR(
+        add_stacked(binding.layer, stacked(names.gate, intermediate, hidden), binding.first_gate_proj));
+  TF_RETURN_IF_ERROR(
+      add_stacked(binding.layer, stacked(names.up, intermediate, hidden), binding.first_up_proj));
+  return add_stacked(binding.layer, stacked(names.down, hidden, intermediate), binding.first_down_proj);
+}
+
+/// Gate and up in one stacked tensor: gate rows first, or taking turns.
+Status WeightTable::bind_fused_experts(const ExpertsDeclaration& d, ExpertsBinding& binding) {
+  const std::string gate_up = d.module + ".experts.gate_up_proj", down = d.module + ".experts.down_proj";
+  const int64_t hidden = d.hidden_size, intermediate = d.intermediate_size, step = d.is_interleaved ? 2 : 1;
+  const Expected both = {gate_up, d.num_experts, 2 * intermediate, hidden, d.is_interleaved};
+  const Expected back = {down, d.num_experts, hidden, intermediate, d.is_interleaved};
+  const auto bias = [&](const std::string& module) { return d.has_bias ? module + "_bias" : std::string(); };
+  const int64_t first_up = d.is_interleaved ? 1 : intermediate;
+  TF_RETURN_IF_ERROR(
+      add_stacked(binding.layer, {both, {0, 0, intermediate, step}, bias(gate_up)}, binding.first_gate_proj));
+  TF_RETURN_IF_ERROR(add_stacked(binding.layer, {both, {0, first_up, intermediate, step}, bias(gate_up)},
+                                 binding.first_up_proj));
+  return add_stacked(binding.layer, {back, {0, 0, hidden}, bias(down)}, binding.first_down_proj);
+}
+
+Status WeightTable::bind_experts(const ExpertsDeclaration& d, ExpertsBinding& binding) {
+  const std::string experts = d.module + ".experts", stacked = d.module + ".switch_mlp.";
+  const auto present = [&](const std::string& module) {
+    return has_tensor(module) || has_tensor(module + ".weight");
+  };
+  if (present(stacked + "gate_proj") || present(stacked + "up_proj"))
+    return bind_separate_experts(d, {stacked + "gate_proj", stacked + "up_proj", stacked + "down_proj"},
+                                 binding);
+  if (!d.has_gate && present(stacked + "fc1"))
+    return bind_separate_experts(d, {"", stacked + "fc1", stacked + "fc2"}, binding);
+  if (present(experts + ".gate_proj") || present(experts + ".up_proj"))
+    return bind_separate_experts(d, {experts + ".gate_proj", experts + ".up_proj", experts + ".down_proj"},
+                                 binding);
+  if (d.has_gate && (present(experts + ".gate_up_proj") || has_tensor(experts + ".gate_up_proj_blocks")))
+    return bind_fused_experts(d, binding);
+  const Expected into = {experts, d.num_experts, d.intermediate_size, d.hidden_size};
+  const Expected out_of = {experts, d.num_experts, d.hidden_size, d.intermediate_size};
+  if (d.has_gate)
+    TF_RETURN_IF_ERROR(add_one_by_one(binding.layer, into, "gate_proj", binding.first_gate_proj, d.has_bias));
+  TF_RETURN_IF_ERROR(add_one_by_one(binding.layer, into, "up_proj", binding.first_up_proj, d.has_bias));
+  return add_one_by_one(binding.layer, out_of, "down_proj", binding.first_down_proj, d.has_bias);
 }
 
 ExpertsId WeightTable::experts(int layer, const ExpertsDeclaration& declaration) {
-  ExpertsBinding binding;
-  if (Status status = bind_experts(layer, declaration, binding); !status.ok()) {
+  ExpertsBinding binding{.layer = layer, .num_experts = declaration.num_experts};
+  if (Status status = bind_experts(declaration, binding); !status.ok()) {
     note(std::move(status));
     return {};
   }

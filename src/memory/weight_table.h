@@ -6,8 +6,10 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
+#include "formats/quant_mlx.h"
 #include "formats/quantization_config.h"
 #include "formats/safetensors.h"
 #include "memory/manifest.h"
@@ -24,16 +26,25 @@ struct LinearDeclaration {
   bool has_bias = false;  ///< `.bias` [out] must exist.
 };
 
-/// The experts of a layer, in any of three spellings below `module` ("layers.3.mlp"), each plain or
+/// The experts of a layer, in any of these spellings below `module` ("layers.3.mlp"), each plain or
 /// quantized:
-///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX)
+///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX); without gates also fc1 (up) and
+///   fc2 (down) experts.{gate_proj,up_proj,down_proj}     stacked [X, out, in], with or without `.weight`
 ///   experts.{gate_up_proj,down_proj}          stacked, gate rows before up rows, with or without `.weight`
 ///   experts.N.{gate_proj,up_proj,down_proj}   one by one (Hugging Face)
+/// and where the family interleaves gate and up (GPT-OSS):
+///   experts.{gate_up_proj,down_proj}                  [X, in, out], columns gate, up, gate, ...
+///   experts.{gate_up_proj,down_proj}_{blocks,scales}  MXFP4 [X, out, in/32, 16] and [X, out, in/32], rows
+///   likewise
+/// Biases are `.bias` beside the `.weight`s, or `gate_up_proj_bias` and `down_proj_bias`.
 struct ExpertsDeclaration {
   std::string module;
   int64_t num_experts = 0;
-  int64_t hidden_size = 0;
+  int64_t hidden_size = 0;  ///< What the experts read and write: E, or a latent size.
   int64_t intermediate_size = 0;
+  bool has_gate = true;
+  bool has_bias = false;
+  bool is_interleaved = false;
 };
 
 /// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the
@@ -47,11 +58,18 @@ class WeightTable {
   /// Whether the checkpoint holds the tensor (prefix left out): for ties and optional tensors.
   bool has_tensor(std::string_view name) const;
 
+  /// Its shape; empty where there is no such tensor.
+  std::vector<int64_t> shape_of(std::string_view name) const;
+
   /// A matrix; packed iff its `.scales` exist.
   LinearId linear(int layer, const LinearDeclaration& declaration);
 
-  /// A vector [size], kept as f32: norm weights, sinks.
-  VectorId vector(int layer, const std::string& name, int64_t size);
+  /// A vector [size], kept as f32, with `added` added to each element: norm weights, sinks.
+  VectorId vector(int layer, const std::string& name, int64_t size, float added = 0.0f);
+
+  /// A depthwise convolution [channels, 1, taps] (Hugging Face) or [channels, taps, 1] (MLX), leased as
+  /// [taps, channels] f32.
+  VectorId convolution(int layer, const std::string& name, int64_t channels, int64_t taps);
 
   ExpertsId experts(int layer, const ExpertsDeclaration& declaration);
 
@@ -69,12 +87,8 @@ class WeightTable {
     const TensorInfo* scales = nullptr;
     const TensorInfo* biases = nullptr;
     LinearSpec spec;  ///< Of one matrix.
-  };
-  /// Which rows of which of the stacked matrices a binding takes.
-  struct RowRange {
-    int64_t matrix = 0;
-    int64_t first_row = 0;
-    int64_t num_rows = 0;
+    int64_t num_matrices = 1;
+    bool is_input_major = false;
   };
   /// What a lookup expects: num_matrices 0 is a plain matrix without a leading axis.
   struct Expected {
@@ -82,6 +96,24 @@ class WeightTable {
     int64_t num_matrices = 0;
     int64_t out = 0;
     int64_t in = 0;
+    bool is_interleaved = false;  ///< GPT-OSS: input-major floats, or MXFP4 blocks.
+  };
+  /// Which rows of which of the stacked matrices a binding takes.
+  struct RowRange {
+    int64_t matrix = 0;
+    int64_t first_row = 0;
+    int64_t num_rows = 0;
+    int64_t step = 1;  ///< From row to row.
+  };
+  /// Modules of stacked experts whose gate and up are apart.
+  struct SeparateNames {
+    std::string gate, up, down;
+  };
+  /// Where a stacked projection of the experts is.
+  struct StackedProjection {
+    Expected expected;
+    RowRange rows;
+    std::string bias;  ///< Name of the tensor [X, all rows]; empty: none.
   };
 
   Result<const TensorInfo*> find(std::string_view name) const;
@@ -90,9 +122,16 @@ class WeightTable {
   Result<LinearSpec> describe_packed(const Stored& stored, const Expected& expected) const;
   Result<TensorSlice> find_vector(std::string_view name, int64_t size) const;
   Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;
-  Status bind_experts(int layer, const ExpertsDeclaration& declaration, ExpertsBinding& binding);
-  Status add_stacked(int layer, const Expected& expected, RowRange rows, int32_t& first);
-  Status add_one_by_one(int layer, const Expected& expected, std::string_view projection, int32_t& first);
+  Result<LinearSpec> describe_mxfp4_words(const PackedModule& module, const Expected& expected) const;
+  Status bind_experts(const ExpertsDeclaration& declaration, ExpertsBinding& binding);
+  Status bind_separate_experts(const ExpertsDeclaration& declaration, const SeparateNames& names,
+                               ExpertsBinding& binding);
+  Status bind_fused_experts(const ExpertsDeclaration& declaration, ExpertsBinding& binding);
+  Status add_stacked(int layer, const StackedProjection& projection, int32_t& first);
+  Status add_one_by_one(int layer, const Expected& expected, std::string_view projection, int32_t& first,
+                        bool has_bias);
+  Result<Stored> find_blocks(const Expected& expected) const;
+  Result<Stored> find_input_major(const Expected& expected) const;
   static LinearBinding rows_of(const Stored& stored, const RowRange& rows);
   void note(Status status);
 

@@ -37,6 +37,15 @@ void convert_to_f32(DType dtype, const std::byte* from, std::span<float> to) {
   }
 }
 
+/// A matrix stored [columns, num_rows] as [num_rows, columns].
+std::vector<float> transposed(const std::vector<float>& values, int64_t num_rows) {
+  const int64_t num_columns = std::ssize(values) / num_rows;
+  std::vector<float> result(values.size());
+  for (int64_t c = 0; c < num_columns; ++c)
+    for (int64_t r = 0; r < num_rows; ++r) result[r * num_columns + c] = values[c * num_rows + r];
+  return result;
+}
+
 /// Lets threads hold checkpoint bytes up to a limit; one request beyond the limit waits until it is alone.
 class ByteGate {
  public:
@@ -59,6 +68,13 @@ class ByteGate {
   std::condition_variable freed_;
   int64_t held_bytes_ = 0;  // under mutex_
 };
+
+VectorBinding bias_vector(const LinearBinding& linear) {
+  VectorBinding vector;
+  vector.values = linear.bias;
+  vector.size = linear.spec.out;
+  return vector;
+}
 
 /// One step of loading: the bytes of a matrix or of a vector, to one place on the device.
 struct Job {
@@ -136,34 +152,66 @@ class Loader {
   Status load(const Job& job) {
     const int64_t bytes = job.checkpoint_bytes();
     gate_.acquire(bytes);
-    Status status = job.vector != nullptr ? load_floats(job.vector->values, job.vector->size, job.to)
-                                          : load_linear(*job.linear, job.to);
-    if (status.ok() && job.bias_to != nullptr)
-      status = load_floats(job.linear->bias, job.linear->spec.out, job.bias_to);
+    Status status =
+        job.vector != nullptr ? load_vector(*job.vector, job.to) : load_linear(*job.linear, job.to);
+    if (status.ok() && job.bias_to != nullptr) status = load_vector(bias_vector(*job.linear), job.bias_to);
     gate_.release(bytes);
     return status;
   }
 
-  Status load_floats(const TensorSlice& values, int64_t size, std::byte* to) {
+  Status load_vector(const VectorBinding& vector, std::byte* to) {
+    const TensorSlice& values = vector.values;
     std::vector<std::byte> stored(values.bytes);
-    std::vector<float> floats(size);
-    TF_RETURN_IF_ERROR(checkpoint_.read(*values.tensor, values.first_byte, stored));
+    std::vector<float> floats(vector.size);
+    TF_RETURN_IF_ERROR(read_slice(values, stored));
     convert_to_f32(values.tensor->dtype, stored.data(), floats);
-    return device_.copy_to_device(to, reinterpret_cast<const std::byte*>(floats.data()), size * 4);
+    for (float& value : floats) value += vector.added;
+    if (vector.num_rows > 0) floats = transposed(floats, vector.num_rows);
+    return device_.copy_to_device(to, reinterpret_cast<const std::byte*>(floats.data()), vector.size * 4);
+  }
+
+  /// The pieces of a slice, one after the other.
+  Status read_slice(const TensorSlice& slice, std::span<std::byte> to) {
+    if (slice.piece_bytes == 0) return checkpoint_.read(*slice.tensor, slice.first_byte, to);
+    std::vector<std::byte> span(slice.span_bytes());
+    TF_RETURN_IF_ERROR(checkpoint_.read(*slice.tensor, slice.first_byte, span));
+    const int64_t num_pieces = slice.bytes / slice.piece_bytes;
+    for (int64_t i = 0; i < num_pieces; ++i)
+      std::memcpy(to.data() + i * slice.piece_bytes, span.data() + i * slice.stride_bytes, slice.piece_bytes);
+    return {};
+  }
+
+  /// A float matrix stored input by input, as [out, in] (LinearBinding::transposed_step).
+  Status read_transposed(const LinearBinding& linear, std::span<std::byte> to) {
+    const TensorSlice& slice = linear.weight;
+    std::vector<std::byte> pieces(slice.bytes);
+    TF_RETURN_IF_ERROR(read_slice(slice, pieces));
+    const int64_t element = dtype_bytes(linear.spec.dtype), in = linear.spec.in;
+    for (int64_t k = 0; k < in; ++k) {
+      const std::byte* piece = pieces.data() + k * slice.piece_bytes;
+      for (int64_t j = 0; j < linear.spec.out; ++j)
+        std::memcpy(to.data() + (j * in + k) * element, piece + j * linear.transposed_step * element,
+                    element);
+    }
+    return {};
   }
 
   Status load_linear(const LinearBinding& linear, std::byte* to) {
     const TensorSlice* slices[] = {&linear.weight, &linear.scales, &linear.biases};
     std::span<std::byte> parts[3];
+    const bool is_transposed = linear.transposed_step > 0;
+    int64_t sizes[3] = {linear.weight.bytes, linear.scales.bytes, linear.biases.bytes};
+    if (is_transposed) sizes[0] = linear.spec.out * linear.spec.in * dtype_bytes(linear.spec.dtype);
     int64_t bytes = 0;
-    for (const TensorSlice* slice : slices) bytes += aligned(slice->bytes);
+    for (const int64_t size : sizes) bytes += aligned(size);
     TF_ASSIGN_OR_RETURN(const HostBlock stored, allocate_host(bytes));
     std::byte* next = stored.get();
     for (int i = 0; i < 3; ++i) {
-      parts[i] = {next, static_cast<size_t>(slices[i]->bytes)};
-      next += aligned(slices[i]->bytes);
-      if (slices[i]->tensor != nullptr)
-        TF_RETURN_IF_ERROR(checkpoint_.read(*slices[i]->tensor, slices[i]->first_byte, parts[i]));
+      parts[i] = {next, static_cast<size_t>(sizes[i])};
+      next += aligned(sizes[i]);
+      if (slices[i]->tensor == nullptr) continue;
+      TF_RETURN_IF_ERROR(i == 0 && is_transposed ? read_transposed(linear, parts[i])
+                                                 : read_slice(*slices[i], parts[i]));
     }
     return pack(linear.spec, {parts[0], parts[1], parts[2]}, to);
   }
@@ -273,7 +321,9 @@ Status Weights::Impl::place(const Manifest& manifest, const WeightPacker& packer
   for (const VectorBinding& vector : manifest.vectors) {
     std::byte*& to = next[vector.layer + 1];
     jobs.push_back({.vector = &vector, .to = to});
-    vectors.push_back(View(to, DType::kF32, {vector.size}));
+    vectors.push_back(vector.num_rows > 0
+                          ? View(to, DType::kF32, {vector.num_rows, vector.size / vector.num_rows})
+                          : View(to, DType::kF32, {vector.size}));
     vector_layers.push_back(vector.layer);
     to += aligned(vector.size * 4);
   }
@@ -283,7 +333,9 @@ Status Weights::Impl::place(const Manifest& manifest, const WeightPacker& packer
 void Weights::Impl::gather_experts(const Manifest& manifest) {
   const std::span<const LinearWeight> all = linears;
   for (const ExpertsBinding& binding : manifest.experts) {
-    const auto run = [&](int32_t first) { return all.subspan(first, binding.num_experts); };
+    const auto run = [&](int32_t first) {
+      return first < 0 ? std::span<const LinearWeight>() : all.subspan(first, binding.num_experts);
+    };
     experts.push_back({binding.num_experts, run(binding.first_gate_proj), run(binding.first_up_proj),
                        run(binding.first_down_proj)});
     expert_layers.push_back(binding.layer);

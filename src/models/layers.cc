@@ -54,7 +54,7 @@ void SwiGlu::forward(const BlockPass& pass, const Lease& weights, const MlpScrat
   const LinearCall gate_up[] = {{.out = s.gate, .weight = weights[gate_proj]},
                                 {.out = s.up, .weight = weights[up_proj]}};
   pass.ops.linear(pass.x, gate_up);
-  pass.ops.silu_mul(s.product, s.gate, s.up);
+  pass.ops.mlp_activation(s.product, s.gate, s.up, {});
   const LinearCall down[] = {{.out = pass.h, .weight = weights[down_proj], .accumulate = true}};
   pass.ops.linear(s.product, down);
 }
@@ -79,18 +79,20 @@ void SparseMoe::forward(const BlockPass& pass, const Lease& weights, const MoeSc
 }
 
 void TokenEnds::embed(const BlockPass& pass, const Lease& weights, std::span<const int32_t> tokens) const {
-  pass.ops.embed(pass.h, weights[token_embedding], tokens);
+  pass.ops.embed(pass.h, weights[token_embedding], tokens, embedding_scale);
 }
 
 void TokenEnds::logits(const BlockPass& pass, const Lease& weights, std::span<const int32_t> logit_rows,
-                       View last, View logits) const {
+                       View last, const Outputs& outputs) const {
+  if (outputs.hidden.data != nullptr)
+    pass.ops.rms_norm(outputs.hidden, pass.h, weights[final_norm], {norm_eps});
   const auto num_rows = static_cast<int64_t>(logit_rows.size());
   if (num_rows == 0) return;
   const View h = last.rows(0, num_rows);
   const View x = pass.x.rows(0, num_rows);
   pass.ops.gather_rows(h, pass.h, logit_rows);
   pass.ops.rms_norm(x, h, weights[final_norm], {norm_eps});
-  const LinearCall head[] = {{.out = logits, .weight = weights[lm_head]}};
+  const LinearCall head[] = {{.out = outputs.logits, .weight = weights[lm_head]}};
   pass.ops.linear(x, head);
 }
 

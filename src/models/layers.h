@@ -90,12 +90,13 @@ struct TokenEnds {
   VectorId final_norm;
   LinearId lm_head;  ///< The embedding itself when tied.
   float norm_eps = 0;
+  float embedding_scale = 1;
 
   void embed(const BlockPass& pass, const Lease& weights, std::span<const int32_t> tokens) const;
 
-  /// logits [R, V] f32 of the rows logit_rows of pass.h. `last` [T, E] f32 is scratch; pass.x is overwritten.
+  /// Final norm and head: the outputs that are wanted. `last` [T, E] f32 is scratch; pass.x is overwritten.
   void logits(const BlockPass& pass, const Lease& weights, std::span<const int32_t> logit_rows, View last,
-              View logits) const;
+              const Outputs& outputs) const;
 };
 
 }  // namespace tensorfold

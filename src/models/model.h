@@ -22,9 +22,27 @@ struct Pass {
   std::span<const int32_t> logit_rows;  ///< [R] ascending rows whose logits are wanted.
 };
 
-/// The state a pass reads and extends, one entry per attention layer in layer order.
+/// The state a pass reads and extends: one entry per attention layer and one per recurrent layer, each in
+/// layer order.
 struct State {
   std::span<const KvPages> kv_layers;
+  std::span<const RecurrentStates> recurrent_layers;
+};
+
+/// What a pass computes, on the device.
+struct Outputs {
+  View logits;  ///< [R, V] f32: of Pass::logit_rows.
+  View hidden = {};  ///< [T, E] f32: of every row, after the final norm, for a draft head. data == nullptr: not
+                ///< wanted.
+};
+
+/// What a layer does to the residual stream: for `info`, and to count states.
+enum class MixerKind : uint8_t { kNone, kAttention, kWindowAttention, kGatedDelta, kMamba2 };
+enum class MlpKind : uint8_t { kNone, kDense, kExperts };
+struct LayerKind {
+  MixerKind mixer = MixerKind::kAttention;
+  MlpKind mlp = MlpKind::kDense;
+  friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
 /// What the engine must know of a model to hold its state and bound its passes.
@@ -35,7 +53,24 @@ struct ModelSpec {
   int64_t vocab_size = 0;               ///< Rows of the embedding, padding included.
   int64_t max_position_embeddings = 0;  ///< Longest sequence the model can hold.
   DType activation_dtype = DType::kBF16;
-  std::vector<KvShape> kv_layers;  ///< One per attention layer.
+  std::vector<KvShape> kv_layers;                ///< One per attention layer.
+  std::vector<RecurrentShape> recurrent_layers;  ///< One per recurrent layer.
+  std::vector<LayerKind> layers;                 ///< One per layer.
+};
+
+/// A head of the model's own that predicts one token further ("multi-token prediction"): row i combines the
+/// hidden state of position p with the token at p + 1 and gives logits for position p + 2. It has a KV cache
+/// of its own, whose entry for the row is p. Thread-safe as the model is.
+class DraftHead {
+ public:
+  virtual ~DraftHead() = default;
+  virtual std::span<const KvShape> kv_layers() const = 0;
+  virtual int64_t scratch_bytes(int64_t num_rows) const = 0;
+
+  /// pass.tokens are those at p + 1, pass.rows the positions p; `hidden` [T, E] f32 is Outputs::hidden of the
+  /// model, or of this head for a chained draft, in which case p is that of the head's own last row plus one.
+  virtual void forward(const Pass& pass, View hidden, Ops& ops, Weights& weights, const State& state,
+                       Arena& scratch, const Outputs& outputs) const = 0;
 };
 
 /// An immutable loaded architecture. Thread-safe; its weights are leased from Weights.
@@ -47,11 +82,13 @@ class Model {
   /// Scratch that forward() takes from its arena for up to num_rows rows.
   virtual int64_t scratch_bytes(int64_t num_rows) const = 0;
 
-  /// Computes the rows of `pass`, extends `state` by them and writes logits [R, V] f32 for pass.logit_rows,
-  /// on the device of `ops`. Does not wait for the device (Ops::end_pass does). What a row's bits depend on:
-  /// arithmetic.md.
+  /// Computes the rows of `pass`, extends `state` by them and writes `outputs`, on the device of `ops`. Does
+  /// not wait for the device (Ops::end_pass does). What a row's bits depend on: arithmetic.md.
   virtual void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
-                       View logits) const = 0;
+                       const Outputs& outputs) const = 0;
+
+  /// The head that came with the checkpoint, or null.
+  virtual const DraftHead* draft_head() const { return nullptr; }
 };
 
 }  // namespace tensorfold

@@ -116,7 +116,7 @@ class Qwen2 final : public Model {
   }
 
   void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
-               View logits) const override {
+               const Outputs& outputs) const override {
     const Scratch s(scratch, config_, rotary_, spec_.activation_dtype, pass.rows.num_rows());
     const BlockPass block{ops, pass.rows, s.h, s.x, s.cos, s.sin};
     const RmsNormOptions norm{config_.rms_norm_eps};
@@ -131,7 +131,7 @@ class Qwen2 final : public Model {
       ops.rms_norm(s.x, s.h, w[layer.post_attention_norm], norm);
       layer.mlp.forward(block, w, s.mlp);
     }
-    ends_.logits(block, weights.outside_layers(), pass.logit_rows, s.last, logits);
+    ends_.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }
 
  private:

@@ -31,9 +31,25 @@ Status SequenceRunner::allocate() {
     kv_layers_.push_back({shape, next, next + num_pages * page_bytes, page_bytes, num_pages});
     next += 2 * num_pages * page_bytes;
   }
+  TF_RETURN_IF_ERROR(allocate_states());
   page_table_.resize(num_pages);
   std::iota(page_table_.begin(), page_table_.end(), 0);
   return reset();
+}
+
+Status SequenceRunner::allocate_states() {
+  const auto aligned_bytes = [](int64_t floats) { return (floats * 4 + 63) / 64 * 64; };
+  int64_t bytes = 0;
+  for (const RecurrentShape& shape : runnable_.model.spec().recurrent_layers)
+    bytes += aligned_bytes(shape.conv_floats()) + aligned_bytes(shape.matrix_floats());
+  TF_ASSIGN_OR_RETURN(states_, runnable_.ops.device().allocate(bytes, "recurrent states"));
+  std::byte* next = states_.data();
+  for (const RecurrentShape& shape : runnable_.model.spec().recurrent_layers) {
+    std::byte* matrix = next + aligned_bytes(shape.conv_floats());
+    recurrent_layers_.push_back({.shape = shape, .conv = next, .matrix = matrix, .num_slots = 1});
+    next = matrix + aligned_bytes(shape.matrix_floats());
+  }
+  return {};
 }
 
 Status SequenceRunner::reset() {
@@ -55,15 +71,15 @@ Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> t
 
   std::vector<int32_t> positions(num_rows);
   std::iota(positions.begin(), positions.end(), static_cast<int32_t>(num_tokens_));
-  const SequenceRows sequence = {0, num_rows, num_tokens_, page_table_.data()};
+  const SequenceRows sequence = {0, num_rows, num_tokens_, page_table_.data(), /*state_slot=*/0};
   const Pass pass = {.tokens = tokens, .rows = {positions, {&sequence, 1}}, .logit_rows = logit_rows};
   const auto num_logits = static_cast<int64_t>(logit_rows.size());
   Arena scratch(scratch_.data(), scratch_.size_bytes());
 
   Ops& ops = runnable_.ops;
   ops.begin_pass(pass.rows);
-  runnable_.model.forward(pass, ops, runnable_.weights, {kv_layers_}, scratch,
-                          View(logits_.data(), DType::kF32, {num_logits, vocab_size}));
+  runnable_.model.forward(pass, ops, runnable_.weights, {kv_layers_, recurrent_layers_}, scratch,
+                          {.logits = View(logits_.data(), DType::kF32, {num_logits, vocab_size})});
   TF_RETURN_IF_ERROR(ops.end_pass());
   num_tokens_ += num_rows;
 

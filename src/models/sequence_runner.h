@@ -47,13 +47,16 @@ class SequenceRunner {
   SequenceRunner(const RunnableModel& runnable, const Limits& limits)
       : runnable_(runnable), limits_(limits) {}
   Status allocate();
+  Status allocate_states();
 
   RunnableModel runnable_;
   Limits limits_;
   Buffer kv_;       ///< Layer by layer: all key pages, then all value pages.
+  Buffer states_;   ///< Layer by layer: convolution rows, matrices.
   Buffer scratch_;  ///< Model::scratch_bytes(max_rows).
   Buffer logits_;   ///< [max_rows, V] f32.
   std::vector<KvPages> kv_layers_;
+  std::vector<RecurrentStates> recurrent_layers_;
   std::vector<int32_t> page_table_;  ///< The identity: the sequence has all pages.
   std::vector<float> host_logits_;
   int64_t num_tokens_ = 0;

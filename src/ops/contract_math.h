@@ -72,6 +72,7 @@ TF_CONTRACT_FUNCTION constexpr Coefficients<float, 6> tanh_coefficients() {
   return {{-0x1.555556p-2f, 0x1.1110eap-3f, -0x1.ba08c4p-5f, 0x1.64a976p-6f, -0x1.116a16p-7f, 0x1.2c83cp-9f}};
 }
 inline constexpr float kTanhSmall = 0.625f;
+inline constexpr float kSqrtTwoOverPi = 0x1.988454p-1f, kGeluCubic = 0x1.6e4e26p-5f;
 
 TF_CONTRACT_FUNCTION constexpr Coefficients<double, 12> exp2_f64_coefficients() {
   return {{0x1.62e42fefa39efp-1, 0x1.ebfbdff82c58fp-3, 0x1.c6b08d704a0c6p-5, 0x1.3b2ab6fba4e79p-7,
@@ -182,6 +183,12 @@ TF_CONTRACT_FUNCTION float tanh_f32(float x) {
   }
   const float y = 1.0f - 2.0f / (exp_f32(magnitude + magnitude) + 1.0f);
   return bits_as<float>(bits_as<uint32_t>(y) | sign);
+}
+
+/// The tanh form of GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+TF_CONTRACT_FUNCTION float gelu_tanh_f32(float x) {
+  const float inner = contract::fused(contract::kGeluCubic * x, x * x, x);
+  return (0.5f * x) * (1.0f + tanh_f32(contract::kSqrtTwoOverPi * inner));
 }
 
 /// 1 / sqrt(x), both operations rounded: no reciprocal-square-root estimate. Error at most 1.5 ulp.

@@ -1,14 +1,17 @@
-// Every operation of arithmetic.md, declared once with its contract. A backend (reference, cpu, cuda) implements this
-// class; models call it; nothing else is a kernel. Which bits each op gives is decided by arithmetic.md.
+// Every operation of arithmetic.md, declared once with its contract. A backend (reference, cpu, cuda)
+// implements this class; models call it; nothing else is a kernel. Which bits each op gives is decided by
+// arithmetic.md.
 //
-// Conventions: letters for shapes as in style.md (T rows of the pass, H heads, K KV heads, D head_dim, E hidden_size,
-// I intermediate_size, V vocab, X experts). Views are row-major. The *activation dtype* is bf16, or f32 when a model
-// computes in f32; an op that writes one takes it from its output view. Outputs must not overlap inputs except where
-// an op says so. Shapes and dtypes are the caller's duty (TF_DCHECK). Ops of one Ops object run in the order called;
-// none of them waits for the device except where it says so. One thread at a time.
+// Conventions: letters for shapes as in style.md (T rows of the pass, H heads, K KV heads, D head_dim, E
+// hidden_size, I intermediate_size, V vocab, X experts, C channels of a convolution). Views are row-major.
+// The *activation dtype* is bf16, or f32 when a model computes in f32; an op that writes one takes it from
+// its output view. Outputs must not overlap inputs except where an op says so. Shapes and dtypes are the
+// caller's duty (TF_DCHECK). Ops of one Ops object run in the order called; none of them waits for the device
+// except where it says so. One thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,20 +26,23 @@ namespace tensorfold {
 /// Positions of one KV page. Attention takes keys in tiles of this size (arithmetic.md, "Attention").
 inline constexpr int64_t kPageTokens = 64;
 
-/// The rows of one sequence in a pass: consecutive positions [first_pos, first_pos + num_rows), in order, at rows
-/// [first_row, first_row + num_rows) of the pass.
+/// The rows of one sequence in a pass: consecutive positions [first_pos, first_pos + num_rows), in order, at
+/// rows [first_row, first_row + num_rows) of the pass.
 struct SequenceRows {
   int64_t first_row = 0;
   int64_t num_rows = 0;
   int64_t first_pos = 0;
-  /// Page of position p is page_table[p / kPageTokens]; covers at least first_pos + num_rows positions. Host memory.
+  /// Page of position p is page_table[p / kPageTokens]; covers at least first_pos + num_rows positions. Host
+  /// memory.
   const int32_t* page_table = nullptr;
+  /// The sequence's slot in every RecurrentStates; -1 in models without recurrent layers.
+  int32_t state_slot = -1;
 };
 
 /// How the rows of a pass fall into sequences. Host memory, valid and unchanged for the whole pass.
 struct RowBatch {
-  std::span<const int32_t> positions;         ///< [T] absolute position of each row.
-  std::span<const SequenceRows> sequences;    ///< In ascending first_row, together covering all T rows.
+  std::span<const int32_t> positions;       ///< [T] absolute position of each row.
+  std::span<const SequenceRows> sequences;  ///< In ascending first_row, together covering all T rows.
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
 };
 
@@ -48,10 +54,10 @@ struct KvShape {
   friend bool operator==(const KvShape&, const KvShape&) = default;
 };
 
-/// One attention layer's pages. Page i of the keys is kv_page_bytes(shape) bytes at k + i * page_stride_bytes, of the
-/// values likewise; the layout inside a page is the backend's. The stride is larger than a page because the engine
-/// keeps all layers of one page together: memory then grows page by page, and a page is copied or saved in one piece.
-/// A page that was never written must be zero (0 * NaN is NaN).
+/// One attention layer's pages. Page i of the keys is kv_page_bytes(shape) bytes at k + i *
+/// page_stride_bytes, of the values likewise; the layout inside a page is the backend's. The stride is larger
+/// than a page because the engine keeps all layers of one page together: memory then grows page by page, and
+/// a page is copied or saved in one piece. A page that was never written must be zero (0 * NaN is NaN).
 struct KvPages {
   KvShape shape;
   std::byte* k = nullptr;
@@ -63,6 +69,36 @@ struct KvPages {
   std::byte* value_page(int64_t page) const { return v + page * page_stride_bytes; }
 };
 
+/// What a recurrent layer keeps of one sequence, all f32: the last rows that its convolution read, and one
+/// matrix a head.
+struct RecurrentShape {
+  int64_t conv_channels = 0;  ///< C.
+  int64_t conv_taps = 0;      ///< Of the convolution; it keeps one row less.
+  int64_t num_heads = 0;
+  int64_t key_dim = 0;    ///< Rows of a head's matrix: Dk of the delta rule, the state size N of Mamba-2.
+  int64_t value_dim = 0;  ///< Columns: Dv, or Mamba-2's head size P.
+
+  int64_t conv_floats() const { return (conv_taps - 1) * conv_channels; }
+  int64_t matrix_floats() const { return num_heads * key_dim * value_dim; }
+  int64_t bytes() const { return 4 * (conv_floats() + matrix_floats()); }
+  friend bool operator==(const RecurrentShape&, const RecurrentShape&) = default;
+};
+
+/// One recurrent layer's states, a slot for every sequence: the convolution's rows [taps - 1, C], oldest
+/// first, and the matrices [heads, key_dim, value_dim]; a backend may order what is inside either otherwise.
+/// An op starts from zeros where a sequence's rows begin at position 0, whatever its slot holds, and leaves
+/// the state after the last row.
+struct RecurrentStates {
+  RecurrentShape shape;
+  std::byte* conv = nullptr;    ///< Of slot 0, aligned to 64.
+  std::byte* matrix = nullptr;  ///< Of slot 0, aligned to 64.
+  int64_t slot_stride_bytes = 0;
+  int64_t num_slots = 0;
+
+  float* conv_rows(int32_t slot) const { return reinterpret_cast<float*>(conv + slot * slot_stride_bytes); }
+  float* matrices(int32_t slot) const { return reinterpret_cast<float*>(matrix + slot * slot_stride_bytes); }
+};
+
 /// One matrix product of linear(): out = W x + b, or out += W x + b.
 struct LinearCall {
   View out;  ///< [T, W.out] f32 or the activation dtype; columns of a wider matrix are allowed.
@@ -72,13 +108,27 @@ struct LinearCall {
 
 struct RmsNormOptions {
   float eps = 1e-6f;
+  bool accumulate =
+      false;  ///< Adds to `out`, which must be f32: a norm between a block and the residual stream.
+};
+
+/// gated_rms_norm(): see there.
+struct GatedRmsNormCall {
+  enum class Order : uint8_t { kNormThenGate, kGateThenNorm };
+  View out;                ///< [T, n] activation dtype.
+  View x;                  ///< [T, n] f32.
+  View gate;               ///< [T, n] f32, row stride free.
+  View weight;             ///< [n] f32, or [group_size]: one for every group.
+  int64_t group_size = 0;  ///< Divides n.
+  float eps = 1e-6f;
+  Order order = Order::kNormThenGate;
 };
 
 /// qk_norm_rope(): see there.
 struct QkNormRopeCall {
   View q_out;   ///< [T, H*D] activation dtype.
   View k_out;   ///< [T, K*D] activation dtype.
-  View q;       ///< [T, H*D] f32, row stride free.
+  View q;       ///< [T, H*D] f32 (or wider, see q_head_stride), row stride free.
   View k;       ///< [T, K*D] f32, row stride free.
   View q_norm;  ///< [D] f32, or data == nullptr for none.
   View k_norm;  ///< [D] f32, or data == nullptr for none.
@@ -86,6 +136,8 @@ struct QkNormRopeCall {
   View cos;  ///< [T, R/2] f32 from rope_table(); R = 2 * cos.dim(1) <= D is the rotary width.
   View sin;  ///< [T, R/2] f32.
   int64_t head_dim = 0;
+  /// Elements between the heads of `q`; 0: head_dim. Larger where a gate follows each head's queries.
+  int64_t q_head_stride = 0;
 };
 
 /// attention(): see there.
@@ -95,9 +147,56 @@ struct AttentionCall {
   const KvPages* pages = nullptr;
   RowBatch rows;
   int64_t num_heads = 0;
-  float scale = 1.0f;               ///< Multiplies q.k; usually 1/sqrt(D).
-  int64_t window = 0;               ///< 0: all keys up to the row's own; else the last `window` of them.
-  const float* sinks = nullptr;     ///< [H] f32 on the device, or null.
+  float scale = 1.0f;            ///< Multiplies q.k; usually 1/sqrt(D).
+  int64_t window = 0;            ///< 0: all keys up to the row's own; else the last `window` of them.
+  const float* sinks = nullptr;  ///< [H] f32 on the device, or null.
+};
+
+/// causal_conv(): see there.
+struct CausalConvCall {
+  View out;     ///< [T, C] f32.
+  View x;       ///< [T, C] f32, row stride free.
+  View weight;  ///< [taps, C] f32; the last tap multiplies the row itself.
+  View bias;    ///< [C] f32, or data == nullptr for none.
+  const RecurrentStates* states = nullptr;
+  RowBatch rows;
+};
+
+/// gated_delta(): see there. Hv value heads, Hk key heads, Hk divides Hv; row strides are free.
+struct GatedDeltaCall {
+  View out;      ///< [T, Hv*Dv] f32.
+  View q;        ///< [T, Hk*Dk] f32, after the convolution.
+  View k;        ///< [T, Hk*Dk] f32, after the convolution.
+  View v;        ///< [T, Hv*Dv] f32, after the convolution.
+  View a;        ///< [T, Hv] f32: the decay as projected.
+  View b;        ///< [T, Hv] f32: the strength of writing as projected.
+  View a_log;    ///< [Hv] f32.
+  View dt_bias;  ///< [Hv] f32.
+  const RecurrentStates* states = nullptr;
+  RowBatch rows;
+};
+
+/// mamba2(): see there. Hm heads in G groups, G divides Hm; row strides are free.
+struct Mamba2Call {
+  View out;             ///< [T, Hm*P] f32.
+  View x;               ///< [T, Hm*P] f32, after the convolution.
+  View b;               ///< [T, G*N] f32, after the convolution.
+  View c;               ///< [T, G*N] f32, after the convolution.
+  View dt;              ///< [T, Hm] f32: the step as projected.
+  View a_log;           ///< [Hm] f32.
+  View d;               ///< [Hm] f32: the skip.
+  View dt_bias;         ///< [Hm] f32.
+  float dt_min = 0.0f;  ///< The step is held to [dt_min, dt_max] (`time_step_limit`).
+  float dt_max = std::numeric_limits<float>::infinity();
+  const RecurrentStates* states = nullptr;
+  RowBatch rows;
+};
+
+/// What a router makes of its logits.
+enum class RouterScoring : uint8_t {
+  kSoftmax,          ///< Probabilities over all experts.
+  kSoftmaxOfChosen,  ///< The k largest logits, and probabilities over those.
+  kSigmoid,          ///< Each expert's own, chosen by it plus a correction, in groups.
 };
 
 /// route(): see there.
@@ -105,16 +204,38 @@ struct RouteCall {
   View expert_ids;      ///< [T, k] i32, out.
   View expert_weights;  ///< [T, k] f32, out.
   View router_logits;   ///< [T, X] f32.
-  bool normalize = false;  ///< Divide the k weights by their sum (`norm_topk_prob`).
+  RouterScoring scoring = RouterScoring::kSoftmax;
+  bool normalize = false;   ///< Divide the k weights by their sum (`norm_topk_prob`).
+  float scale = 1.0f;       ///< Multiplies the k weights, last (`routed_scaling_factor`).
+  View correction_bias = {};     ///< [X] f32 (`e_score_correction_bias`), or data == nullptr. kSigmoid only.
+  int64_t num_groups = 1;   ///< Of X / num_groups consecutive experts (`n_group`). kSigmoid only.
+  int64_t groups_kept = 1;  ///< `topk_group`; k experts must fit in them.
+};
+
+/// The function between the matrices of an MLP.
+struct MlpActivation {
+  enum class Kind : uint8_t {
+    kSilu,         ///< silu(gate) * up
+    kGeluTanh,     ///< gelu(gate) * up, the tanh form
+    kClampedSilu,  ///< (up + 1) * (gate * sigmoid(alpha * gate)), gate <= limit, |up| <= limit: GPT-OSS
+    kRelu2,        ///< max(up, 0)^2, without a gate
+  };
+  Kind kind = Kind::kSilu;
+  float alpha = 0.0f;
+  float limit = 0.0f;
+  bool has_gate() const { return kind != Kind::kRelu2; }
+  friend bool operator==(const MlpActivation&, const MlpActivation&) = default;
 };
 
 /// experts(): see there.
 struct ExpertsCall {
-  View out;  ///< [T, E] f32; the result is added.
-  View x;    ///< [T, E] activation dtype.
-  View expert_ids;      ///< [T, k] i32.
-  View expert_weights;  ///< [T, k] f32.
-  ExpertsWeight weights;
+  View out;               ///< [T, E] f32; E may be the size of a latent space.
+  View x;                 ///< [T, E] activation dtype.
+  View expert_ids;        ///< [T, k] i32.
+  View expert_weights;    ///< [T, k] f32.
+  ExpertsWeight weights;  ///< gate_proj is empty where the activation has no gate.
+  MlpActivation activation = {};
+  bool accumulate = true;  ///< Adds to `out`: the residual stream.
 };
 
 /// How one row's token is drawn (arithmetic.md, "Sampling"). Neutral values: top_k 0, top_p 1, min_p 0.
@@ -129,9 +250,9 @@ struct SampleRow {
 
 /// What a backend is, for doctor, logs, snapshots and the exactness matrix.
 struct BackendInfo {
-  std::string name;            ///< "cpu", "reference", "cuda".
-  std::string arithmetic_id;   ///< "cpu/1": raised by any change that alters a bit.
-  std::string isa;             ///< "avx512-bf16", "avx512", "avx2", "neon", "sm_90".
+  std::string name;           ///< "cpu", "reference", "cuda".
+  std::string arithmetic_id;  ///< "cpu/1": raised by any change that alters a bit.
+  std::string isa;            ///< "avx512-bf16", "avx512", "avx2", "neon", "sm_90".
   int num_threads = 1;
 };
 
@@ -143,78 +264,129 @@ class Ops : public WeightPacker {
   /// Bytes of one page's keys (the values take as many).
   virtual int64_t kv_page_bytes(const KvShape& shape) const = 0;
 
-  /// Opens and closes a pass; every op below runs between the two. end_pass() waits for the device and returns the
-  /// first fault since begin_pass().
+  /// Opens and closes a pass; every op below runs between the two. end_pass() waits for the device and
+  /// returns the first fault since begin_pass().
   virtual void begin_pass(const RowBatch& rows) = 0;
   virtual Status end_pass() = 0;
 
-  /// out[t] = row tokens[t] of the table, each element in fp32: float weights converted, affine ones
-  /// fma(scale, q, bias), then rounded if out is bf16.
-  ///   out [T, E] f32 or activation dtype; table [V, E] any format (the packed layout of linear(), so that a tied
-  ///   head shares it); tokens host, each in [0, V).
-  virtual void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) = 0;
+  /// out[t] = row tokens[t] of the table times `scale`, each element in fp32: float weights converted, affine
+  /// ones fma(scale, q, bias), MXFP4 ones 2^e * q; rounded if out is bf16.
+  ///   out [T, E] f32 or activation dtype; table [V, E] any format (the packed layout of linear(), so that a
+  ///   tied head shares it); tokens host, each in [0, V).
+  virtual void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens, float scale) = 0;
 
   /// Scales each row of x to unit root mean square, then by weight:
   ///   out[t,e] = (x[t,e] * (1 / sqrt(mean_e(x[t,e]^2) + eps))) * weight[e]
-  /// x [T, E] f32; out [T, E] f32 (may be x) or activation dtype; weight [E] f32. Sum of squares in the order of
-  /// arithmetic.md, "The rest"; the mean is the sum times the fp32 reciprocal of E.
-  /// Source: Zhang & Sennrich 2019 (arXiv:1910.07467).
+  /// x [T, E] f32; out [T, E] f32 (may be x) or activation dtype; weight [E] f32. Sum of squares in the order
+  /// of arithmetic.md, "The rest"; the mean is the sum times the fp32 reciprocal of E. or, accumulating, that
+  /// added to out[t,e]. Source: Zhang & Sennrich 2019 (arXiv:1910.07467).
   virtual void rms_norm(View out, View x, View weight, const RmsNormOptions& options) = 0;
 
-  /// out = W x + b for each call, all of the same x [T, in] (activation dtype). Several calls share one dispatch
-  /// (q, k and v; gate and up); their bits are those of separate calls. arithmetic.md, "Linear".
+  /// The norm of rms_norm() over each group of a row, with a gate before or after it:
+  ///   kNormThenGate: out = ((x * inverse) * weight) * silu(gate)          gated DeltaNet, a group is a head
+  ///   kGateThenNorm: v = x * silu(gate);  out = (v * inverse) * weight    Mamba-2 (Dao & Gu 2024,
+  ///   arXiv:2405.21060)
+  virtual void gated_rms_norm(const GatedRmsNormCall& call) = 0;
+
+  /// out = W x + b for each call, all of the same x [T, in] (activation dtype). Several calls share one
+  /// dispatch (q, k and v; gate and up); their bits are those of separate calls. arithmetic.md, "Linear".
   virtual void linear(View x, std::span<const LinearCall> calls) = 0;
 
   /// Cosine and sine of the angles positions[t] * inv_freq[j], times `multiplier`:
-  ///   cos, sin [T, R/2] f32; inv_freq host, f64 [R/2]. Angle, cosine and sine are computed in f64 and the product
+  ///   cos, sin [T, R/2] f32; inv_freq host, f64 [R/2]. Angle, cosine and sine are computed in f64 and the
+  ///   product
   /// with the multiplier rounded once.
-  virtual void rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
-                          double multiplier) = 0;
+  virtual void rope_table(View cos, View sin, std::span<const int32_t> positions,
+                          std::span<const double> inv_freq, double multiplier) = 0;
 
-  /// For each head: RMS norm over D as rms_norm() if a norm weight is given (plain weight), then rotation of the first R
-  /// elements in half-split pairs (j, j + R/2), the rest passing through:
+  /// For each head: RMS norm over D as rms_norm() if a norm weight is given (plain weight), then rotation of
+  /// the first R elements in half-split pairs (j, j + R/2), the rest passing through:
   ///   y[j] = fma(x[j], cos_j, -(x[j+R/2] * sin_j)),  y[j+R/2] = fma(x[j+R/2], cos_j, x[j] * sin_j)
-  /// then rounding to the output dtype. Source: Su et al. 2021 (arXiv:2104.09864), `rotate_half` of transformers.
+  /// then rounding to the output dtype; R may be 0. Source: Su et al. 2021 (arXiv:2104.09864), `rotate_half`
+  /// of transformers.
   virtual void qk_norm_rope(const QkNormRopeCall& call) = 0;
 
   /// Stores row t's keys and values at its position's slot of its sequence's pages.
   ///   k, v [T, K*D] activation dtype of `pages` or f32 (rounded to it).
   virtual void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) = 0;
 
-  /// Causal attention of each row to the keys at positions 0..p of its own sequence, grouped queries (query head i
-  /// reads KV head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention", with these forms where that
-  /// page leaves a choice (c = scale*log2(e) and sink*log2(e) are computed in f64 and rounded once):
+  /// Causal attention of each row to the keys at positions 0..p of its own sequence, grouped queries (query
+  /// head i reads KV head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention", with these
+  /// forms where that page leaves a choice (c = scale*log2(e) and sink*log2(e) are computed in f64 and
+  /// rounded once):
   ///   in a span, from m = -inf, l = 0, o = 0, per tile of 64 keys:
   ///     s = c * (q.k);  m' = max(m, max s);  a = 2^(m - m');  p = 2^(s - m')
   ///     l = fma(l, a, sum p), sum p a short sum over the 64 fp32 values by slot;  o = a * o
-  ///     keys in pairs ascending: o = fma(p[2i+1], v[2i+1], o), o = fma(p[2i], v[2i], o), p rounded to the pages' dtype
+  ///     keys in pairs ascending: o = fma(p[2i+1], v[2i+1], o), o = fma(p[2i], v[2i], o), p rounded to the
+  ///     pages' dtype
   ///   a key out of sight, whatever its slot holds, has p = +0 and v = +0
-  ///   spans merge into the first one the row sees, ascending: m' = max(m, m_i);  a = 2^(m - m');  b = 2^(m_i - m')
+  ///   spans merge into the first one the row sees, ascending: m' = max(m, m_i);  a = 2^(m - m');  b = 2^(m_i
+  ///   - m')
   ///     l = fma(l_i, b, l * a);  o = fma(o_i, b, o * a)
   ///   a sink is one more span, the last: m = sink*log2(e), l = 1, o = 0;  out = o / l
   /// Span borders: ops/attention_order.h.
   virtual void attention(const AttentionCall& call) = 0;
 
-  /// out[t,i] = silu(gate[t,i]) * up[t,i], silu(x) = x * sigmoid(x) in fp32; out [T, I] activation dtype, gate and up
-  /// [T, I] f32, row strides free.
-  virtual void silu_mul(View out, View gate, View up) = 0;
+  /// Causal depthwise convolution over the rows of each sequence, then SiLU:
+  ///   y from bias[c] (or +0), taps ascending: y = fma(weight[j,c], x[p - taps + 1 + j, c], y);  out =
+  ///   silu(y)
+  /// Rows before position 0 are +0; rows of earlier passes come from `states`, which keeps the last taps - 1.
+  virtual void causal_conv(const CausalConvCall& call) = 0;
 
-  /// Softmax over all X experts in fp32, then the k best by (probability descending, index ascending), their weights
-  /// optionally renormalized. k = expert_ids.dim(1).
-  ///   p = e^(x - max x) / sum e^(x - max x);  weight_j = p_j, or p_j / sum of the k;  both sums short sums, the second
-  ///   in the order of the result. A row with a NaN has NaN weights and the experts 0..k-1.
+  /// The gated delta rule, one row after the other, in fp32. For value head h with the key head h / (Hv/Hk):
+  ///   q' = (q * rsqrt(sum q^2 + 1e-6)) * Dk^-1/2;  k' = k * rsqrt(sum k^2 + 1e-6)      short sums
+  ///   beta = sigmoid(b);  g = e^-(e^a_log * softplus(a + dt_bias))
+  ///   u = beta * fma(-g, k'.S, v);  out = fma(q'.k', u, g * (q'.S));  S = fma(k', u, g * S)
+  /// with S [Dk, Dv] before the row. The products sum over i < Dk in eight partials, i to partial i mod 8,
+  /// ascending, by fma(left[i], right[i], partial), then halving. Source: Yang et al. 2024
+  /// (arXiv:2412.06464).
+  virtual void gated_delta(const GatedDeltaCall& call) = 0;
+
+  /// The state-space recurrence of Mamba-2, one row after the other, in fp32. For head h with the group h /
+  /// (Hm/G):
+  ///   step = min(max(softplus(dt + dt_bias), dt_min), dt_max);  g = e^-(e^a_log * step)
+  ///   S[n,p] = fma(b[n], step * x[p], g * S[n,p]);  out[p] = fma(d, x[p], sum over n of S[n,p] * c[n])
+  /// the sum as in gated_delta(): fma(c[n], S[n,p], partial). Source: Dao & Gu 2024 (arXiv:2405.21060).
+  virtual void mamba2(const Mamba2Call& call) = 0;
+
+  /// out = the activation of gate and up, in fp32; out [T, I] activation dtype, gate and up [T, I] f32, row
+  /// strides free, gate data == nullptr where the activation has none.
+  ///   kSilu: silu(gate) * up, silu(x) = x * sigmoid(x)
+  ///   kGeluTanh: (0.5 * gate) * (1 + tanh(c0 * fma(c1 * gate, gate * gate, gate))) * up, c0 = sqrt(2/pi),
+  ///     c1 = 0.044715, multiplied from left to right
+  ///   kClampedSilu: g = min(gate, limit), u = min(max(up, -limit), limit): (u + 1) * (g * sigmoid(alpha *
+  ///   g)) kRelu2: r * r, r = max(up, 0)
+  virtual void mlp_activation(View out, View gate, View up, const MlpActivation& activation) = 0;
+
+  /// out[t,i] = x[t,i] * sigmoid(gate of head i / head_dim, element i % head_dim); out and x [T, H*D]
+  /// activation dtype (may be one), gate f32, its heads gate_head_stride elements apart, from gate.row(t) on.
+  virtual void sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t gate_head_stride) = 0;
+
+  /// out[t,e] = fma(sigmoid(gate[t]), x[t,e], out[t,e]); out and x [T, E] f32, gate [T, 1] f32: a shared
+  /// expert.
+  virtual void add_gated(View out, View x, View gate) = 0;
+
+  /// The k experts of each row and their weights, in the order of choice (score descending, index ascending);
+  /// sums are short sums, those over the chosen in their order.
+  ///   kSoftmax: p = e^(x - max x) / sum e^(x - max x), the k largest; weight = p, normalized p / sum of the
+  ///   k kSoftmaxOfChosen: the k largest x; weight = e^(x - max x) / sum of the k kSigmoid: p = sigmoid(x), q
+  ///   = p + correction; only groups_kept groups stay, by (sum of their two largest q
+  ///     descending, index ascending); the k largest q; weight = p, normalized p / (sum of the k + 1e-20)
+  /// then weight * scale. k = expert_ids.dim(1). A row with a NaN has NaN weights and some k different
+  /// experts, the same on every instruction set.
   virtual void route(const RouteCall& call) = 0;
 
-  /// out[t] += sum over j ascending of expert_weights[t,j] * down_e(silu(gate_e x) * up_e x), e = expert_ids[t,j]:
-  /// y from +0 by y = fma(weight, down, y), then out + y. Rows are grouped by expert; the grouping changes no bit.
+  /// out[t] += sum over j ascending of expert_weights[t,j] * down_e(activation(gate_e x, up_e x)), e =
+  /// expert_ids[t,j]: y from +0 by y = fma(weight, down, y), then out + y (or y alone). The matrices may have
+  /// biases. Rows are grouped by expert; the grouping changes no bit.
   virtual void experts(const ExpertsCall& call) = 0;
 
   /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype; rows host.
   virtual void gather_rows(View out, View x, std::span<const int32_t> rows) = 0;
 
-  /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled out in
-  /// ops/sampling_math.h. Waits for the device. tokens[i] = -1 where a logit of the row is NaN or none is above -inf;
-  /// a logit of -inf is never drawn.
+  /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled
+  /// out in ops/sampling_math.h. Waits for the device. tokens[i] = -1 where a logit of the row is NaN or none
+  /// is above -inf; a logit of -inf is never drawn.
   virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) = 0;
 };
 
@@ -231,7 +403,8 @@ Result<CpuIsa> parse_cpu_isa(std::string_view name);
 /// The sets this CPU can run, best first (never kBest). Empty: the CPU is below AVX2 with FMA.
 std::vector<CpuIsa> supported_cpu_isas();
 
-/// The cpu backend. num_threads 0: all usable CPUs. kUnsupported, naming the CPU's lack, where `isa` cannot run here.
+/// The cpu backend. num_threads 0: all usable CPUs. kUnsupported, naming the CPU's lack, where `isa` cannot
+/// run here.
 Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa = CpuIsa::kBest);
 
 }  // namespace tensorfold

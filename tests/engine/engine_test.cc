@@ -22,6 +22,12 @@ using testing::HasSubstr;
 
 /// Bytes of one page of the fake model: two layers, keys and values of 64 words.
 constexpr int64_t kPageBytes = 2 * 2 * 512;
+constexpr int64_t kSlotBytes = 64;  // of the fake model's recurrent state
+
+/// The limit that leaves this many pages beside the states of all sequences.
+int64_t memory_of_pages(int64_t num_pages, const EngineOptions& options) {
+  return num_pages * kPageBytes + options.max_sequences * kSlotBytes;
+}
 
 class EngineTest : public testing::Test {
  protected:
@@ -91,7 +97,7 @@ TEST_F(EngineTest, AReplyDependsOnItsOwnTokensWhateverTheOptionsAndTheCompany) {
       options.pass_tokens = pass_tokens;
       options.max_sequences = max_sequences;
       cases.push_back(options);
-      options.kv_memory_bytes = 5 * kPageBytes;
+      options.kv_memory_bytes = memory_of_pages(5, options);
       cases.push_back(options);
     }
   }
@@ -126,7 +132,7 @@ TEST_F(EngineTest, AReplyDependsOnItsOwnTokensWhateverTheOptionsAndTheCompany) {
 
 TEST_F(EngineTest, StatisticsCountPromptsOnceAndEveryGeneratedToken) {
   EngineOptions options;
-  options.kv_memory_bytes = 4 * kPageBytes;
+  options.kv_memory_bytes = memory_of_pages(4, options);
   hold_passes();
   start(options);
   ReplyCollector first, second;
@@ -236,7 +242,7 @@ TEST_F(EngineTest, TheContextIsTheModelsOrWhatKvMemoryHolds) {
   start({});
   EXPECT_EQ(engine_->context_tokens(), kFakeMaxPositions);
   EngineOptions options;
-  options.kv_memory_bytes = 3 * kPageBytes;
+  options.kv_memory_bytes = memory_of_pages(3, options);
   start(options);
   EXPECT_EQ(engine_->context_tokens(), 192);
   EXPECT_EQ(ask(request(191, 2, -1)).tokens.size(), 1u);
@@ -254,7 +260,7 @@ TEST_F(EngineTest, ZeroTokensAreAReply) {
 TEST_F(EngineTest, RefusalsNameTheValueAndTheLimit) {
   EngineOptions options;
   options.context_tokens = 640;
-  options.kv_memory_bytes = 3 * kPageBytes;
+  options.kv_memory_bytes = memory_of_pages(3, options);
   start(options);
   const auto refusal = [&](const Request& r) {
     const Status status =
@@ -305,7 +311,8 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(refusal([](EngineOptions& o) { o.context_tokens = kFakeMaxPositions + 1; }),
             "context_tokens is 131073, the model was made for 131072 (max_position_embeddings)");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = kPageBytes - 1; }),
-            "KV memory of 2047 bytes holds no page: one takes 2048 bytes");
+            "KV memory of 2047 bytes is too little: a sequence takes 64 bytes of state and 2048 a page of 64 "
+            "tokens");
 }
 
 TEST_F(EngineTest, AFullQueueRefusesUntilARequestHasEnded) {
@@ -477,7 +484,7 @@ TEST_F(EngineTest, AnyRefusedAllocationFailsTheStartCleanly) {
     EXPECT_THAT(engine.status().message(), HasSubstr("refused on purpose"));
     EXPECT_EQ(control_.device.num_live, live);
   }
-  EXPECT_EQ(num_refused, 3) << "KV memory, scratch, logits";
+  EXPECT_EQ(num_refused, 4) << "KV memory, recurrent states, scratch, logits";
 }
 
 TEST_F(EngineTest, DestroyingTheEngineCancelsEverything) {
@@ -533,7 +540,7 @@ TEST_F(EngineTest, TheObserverSeesEveryTokenOnceWithItsLogits) {
   } observer;
   EngineOptions options;
   options.observer = &observer;
-  options.kv_memory_bytes = 4 * kPageBytes;
+  options.kv_memory_bytes = memory_of_pages(4, options);
   hold_passes();
   start(options);
   std::vector<Request> requests = {request(60, 1, 100), request(61, 2, 100)};
@@ -569,7 +576,7 @@ TEST_F(EngineTest, SettingsThatTheSamplerLacksAreNamedOnceInTheLog) {
 
 TEST_F(EngineTest, ManyThreadsMaySubmitCancelAndLook) {
   EngineOptions options;
-  options.kv_memory_bytes = 8 * kPageBytes;
+  options.kv_memory_bytes = memory_of_pages(8, options);
   options.max_sequences = 4;
   start(options);
   std::vector<std::thread> threads;

@@ -108,25 +108,47 @@ TEST_F(KvPagesTest, ATableGrowsAsNeededAndGivesEverythingBack) {
 }
 
 TEST_F(KvPagesTest, TheLimitIsTheUsersOrHalfOfFreeMemoryButNeverMoreThanIsUseful) {
-  const KvLimit limit{
+  const StateLimit limit{
       .page_bytes = 1000, .memory_bytes = 0, .free_bytes = 30'000, .context_tokens = 640, .max_sequences = 4};
-  EXPECT_EQ(choose_num_kv_pages(limit).value(), 15);
-  KvLimit given = limit;
+  EXPECT_EQ(divide_state_memory(limit).value().num_pages, 15);
+  StateLimit given = limit;
   given.memory_bytes = 8'999;
-  EXPECT_EQ(choose_num_kv_pages(given).value(), 8);
-  KvLimit plenty = limit;
+  EXPECT_EQ(divide_state_memory(given).value().num_pages, 8);
+  StateLimit plenty = limit;
   plenty.free_bytes = int64_t{1} << 40;
-  EXPECT_EQ(choose_num_kv_pages(plenty).value(), 40);
+  EXPECT_EQ(divide_state_memory(plenty).value().num_pages, 40);
+  EXPECT_EQ(divide_state_memory(plenty).value().max_sequences, 4);
+}
+
+TEST_F(KvPagesTest, StateSlotsTakeAtMostHalfAndPagesTheRest) {
+  StateLimit limit{.page_bytes = 1000,
+                   .slot_bytes = 3000,
+                   .memory_bytes = 20'000,
+                   .context_tokens = 6400,
+                   .max_sequences = 8};
+  const StateMemory some = divide_state_memory(limit).value();
+  EXPECT_EQ(some.max_sequences, 3);
+  EXPECT_EQ(some.num_pages, 11);
+  limit.memory_bytes = 60'000;
+  EXPECT_EQ(divide_state_memory(limit).value().max_sequences, 8);
+  EXPECT_EQ(divide_state_memory(limit).value().num_pages, 36);
+  limit.memory_bytes = 4'000;  // one slot, though it is more than half, and one page
+  EXPECT_EQ(divide_state_memory(limit).value().max_sequences, 1);
+  EXPECT_EQ(divide_state_memory(limit).value().num_pages, 1);
+  limit.memory_bytes = 3'999;
+  EXPECT_EQ(divide_state_memory(limit).status().code(), StatusCode::kOutOfMemory);
 }
 
 TEST_F(KvPagesTest, ALimitBelowOnePageIsRefusedWithBothSizes) {
-  const Result<int64_t> pages = choose_num_kv_pages({.page_bytes = 1000,
-                                                     .memory_bytes = 999,
-                                                     .free_bytes = 1 << 30,
-                                                     .context_tokens = 64,
-                                                     .max_sequences = 1});
-  EXPECT_EQ(pages.status().code(), StatusCode::kOutOfMemory);
-  EXPECT_EQ(pages.status().message(), "KV memory of 999 bytes holds no page: one takes 1000 bytes");
+  const Result<StateMemory> memory = divide_state_memory({.page_bytes = 1000,
+                                                          .memory_bytes = 999,
+                                                          .free_bytes = 1 << 30,
+                                                          .context_tokens = 64,
+                                                          .max_sequences = 1});
+  EXPECT_EQ(memory.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(
+      memory.status().message(),
+      "KV memory of 999 bytes is too little: a sequence takes 0 bytes of state and 1000 a page of 64 tokens");
 }
 
 /// Bytes of this process in memory.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/support/fake_model.h"
 
 namespace tensorfold {
@@ -11,16 +13,19 @@ namespace {
 /// A row count per sequence id, in the order of the plan.
 using Rows = std::vector<std::pair<RequestId, int64_t>>;
 
+constexpr RecurrentShape kStates[] = {{.conv_taps = 1, .num_heads = 1, .key_dim = 2, .value_dim = 1}};
+
 class SchedulerTest : public testing::Test {
  protected:
   void start(const Scheduler::Options& options, int64_t num_pages) {
     scheduler_.reset();  // its sequences hold pages of the pool
     pool_ = KvPagePool::create(*ops_, std::vector<KvShape>(2), num_pages).value();
+    slots_ = StateSlotPool::create(control_.device, kStates, options.max_sequences).value();
     scheduler_ = std::make_unique<Scheduler>(options, *pool_);
   }
 
   Sequence& add(RequestId id, int64_t num_prompt_tokens) {
-    auto sequence = std::make_unique<Sequence>(*pool_, TextStream(nullptr, {}));
+    auto sequence = std::make_unique<Sequence>(*pool_, *slots_, TextStream(nullptr, {}));
     sequence->id = id;
     sequence->tokens = fake_prompt(num_prompt_tokens, id);
     sequence->num_prompt_tokens = num_prompt_tokens;
@@ -34,9 +39,12 @@ class SchedulerTest : public testing::Test {
     const auto planned = scheduler_->plan();
     EXPECT_TRUE(planned.ok());
     Rows rows;
+    std::set<int32_t> slots;
     for (const PlannedRows& entry : *planned) {
       Sequence& sequence = *entry.sequence;
       rows.push_back({sequence.id, entry.num_rows});
+      EXPECT_TRUE(slots.insert(sequence.state.id()).second) << "two sequences share a state slot";
+      EXPECT_GE(sequence.state.id(), 0);
       EXPECT_GE(sequence.pages.num_pages() * kPageTokens, sequence.num_computed + entry.num_rows);
       const bool yields = entry.wants_logits();
       sequence.commit(entry.num_rows);
@@ -48,6 +56,7 @@ class SchedulerTest : public testing::Test {
   FakeModelControl control_;
   std::unique_ptr<Ops> ops_ = make_fake_ops(control_);
   std::unique_ptr<KvPagePool> pool_;
+  std::unique_ptr<StateSlotPool> slots_;
   std::unique_ptr<Scheduler> scheduler_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "engine/kv_pages.h"
+#include "engine/state_slots.h"
 #include "tests/support/reply_collector.h"
 
 namespace tensorfold {
@@ -159,14 +160,25 @@ Result<Recordings> run_in_one_engine(EngineRun& engine_run, Company company,
 
 /// KV memory that just holds the longest sequence of the workload, but at least three pages: of two, the
 /// second request would wait instead of being preempted.
-int64_t smallest_kv_bytes(const LoadedModel& model, const std::vector<Request>& workload) {
+int64_t smallest_kv_bytes(const LoadedModel& model, const std::vector<Request>& workload,
+                          int64_t max_sequences) {
   int64_t num_pages = 3;
   for (const Request& request : workload) {
     const int64_t total = std::min(std::ssize(request.prompt) + request.max_tokens,
                                    model.model->spec().max_position_embeddings);
     num_pages = std::max(num_pages, pages_for_tokens(total - 1));
   }
-  return num_pages * kv_page_set_bytes(*model.ops, model.model->spec().kv_layers);
+  StateLimit limit{.page_bytes = kv_page_set_bytes(*model.ops, model.model->spec().kv_layers),
+                   .slot_bytes = state_slot_bytes(model.model->spec().recurrent_layers),
+                   .context_tokens = model.model->spec().max_position_embeddings,
+                   .max_sequences = max_sequences};
+  // States take at most half of the memory: where those of all sequences are more than the pages, fewer run.
+  for (int64_t slots = max_sequences; slots >= 2; --slots) {
+    limit.memory_bytes = num_pages * limit.page_bytes + slots * limit.slot_bytes;
+    const Result<StateMemory> memory = divide_state_memory(limit);
+    if (memory.ok() && memory->num_pages == num_pages && memory->max_sequences >= 2) break;
+  }
+  return limit.memory_bytes;
 }
 
 }  // namespace
@@ -239,7 +251,8 @@ Result<std::vector<Recording>> run_variation(const Variation& variation,
                                              const std::vector<Request>& workload) {
   if (variation.company == Company::kAlone) return run_alone(model, variation, workload);
   Variation changed = variation;
-  if (variation.must_preempt) changed.engine.kv_memory_bytes = smallest_kv_bytes(*model, workload);
+  if (variation.must_preempt)
+    changed.engine.kv_memory_bytes = smallest_kv_bytes(*model, workload, changed.engine.max_sequences);
   TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(model, changed));
   TF_ASSIGN_OR_RETURN(Recordings recordings, run_in_one_engine(*engine_run, variation.company, workload));
   if (variation.must_preempt && engine_run->engine().stats().preemptions == 0) {

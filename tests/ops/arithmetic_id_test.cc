@@ -35,10 +35,10 @@ uint64_t rms_norm_hash(Ops& ops) {
   return hash_of(out);
 }
 
-uint64_t silu_mul_hash(Ops& ops) {
+uint64_t silu_hash(Ops& ops) {
   const Array gate = filled(DType::kF32, 7, 333, 3, 12.0f), up = filled(DType::kF32, 7, 333, 4);
   Array out(DType::kF32, 7, 333);
-  ops.silu_mul(out.view(), gate.view(), up.view());
+  ops.mlp_activation(out.view(), gate.view(), up.view(), {});
   return hash_of(out);
 }
 
@@ -84,7 +84,10 @@ uint64_t attention_hash(Ops& ops, DType dtype, int64_t window) {
 uint64_t route_hash(Ops& ops) {
   const Array logits = filled(DType::kF32, 20, 60, 11, 2.0f);
   Array ids(DType::kI32, 20, 6), weights(DType::kF32, 20, 6);
-  ops.route({ids.view(), weights.view(), logits.view(), true});
+  ops.route({.expert_ids = ids.view(),
+             .expert_weights = weights.view(),
+             .router_logits = logits.view(),
+             .normalize = true});
   return hash_of(ids) + 3 * hash_of(weights);
 }
 
@@ -103,7 +106,7 @@ uint64_t sample_hash(Ops& ops) {
 TEST(ArithmeticId, BitsOfTheCpuBackendsAreTheirIds) {
   const std::map<std::string, uint64_t> expected = {
       {"cpu/1 rms_norm", 0x82eb320d64f7ee49ull},
-      {"cpu/1 silu_mul", 0x948bb4c4d1771fe1ull},
+      {"cpu/1 mlp_activation silu", 0x948bb4c4d1771fe1ull},
       {"cpu/1 rope_table, qk_norm_rope", 0x45e7a658de1f1e02ull},
       {"cpu/1 attention bf16", 0x6dbd7d038466afabull},
       {"cpu/1 attention f32", 0xd910abeb61478708ull},
@@ -115,7 +118,7 @@ TEST(ArithmeticId, BitsOfTheCpuBackendsAreTheirIds) {
   const std::string id = ops->info().arithmetic_id;
   const std::map<std::string, uint64_t> actual = {
       {id + " rms_norm", rms_norm_hash(*ops)},
-      {id + " silu_mul", silu_mul_hash(*ops)},
+      {id + " mlp_activation silu", silu_hash(*ops)},
       {id + " rope_table, qk_norm_rope", rope_hash(*ops)},
       {id + " attention bf16", attention_hash(*ops, DType::kBF16, 0)},
       {id + " attention f32", attention_hash(*ops, DType::kF32, 0)},

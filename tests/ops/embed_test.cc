@@ -22,8 +22,8 @@ TEST_P(EmbedTest, EqualsTheReferenceInEveryFormat) {
       const RandomLinear table(spec, 1, *ops, values);
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         const GuardedMatrix out(dtype, kNumTokens, spec.in), expected(dtype, kNumTokens, spec.in);
-        ops->embed(out.view(), table.weight(), kTokens);
-        reference->embed(expected.view(), table.weight(), kTokens);
+        ops->embed(out.view(), table.weight(), kTokens, 1.0f);
+        reference->embed(expected.view(), table.weight(), kTokens, 1.0f);
         ASSERT_TRUE(same_bits(out.view(), expected.view())) << to_string(spec);
         out.check_guards();
         expected.check_guards();
@@ -39,8 +39,8 @@ TEST_P(EmbedTest, TakesMoreRowsThanOneTask) {
   std::vector<int32_t> tokens;
   for (int32_t t = 0; t < 200; ++t) tokens.push_back(t * 7 % static_cast<int32_t>(kVocabSize));
   const GuardedMatrix out(DType::kF32, 200, spec.in), expected(DType::kF32, 200, spec.in);
-  ops->embed(out.view(), table.weight(), tokens);
-  reference->embed(expected.view(), table.weight(), tokens);
+  ops->embed(out.view(), table.weight(), tokens, 1.0f);
+  reference->embed(expected.view(), table.weight(), tokens, 1.0f);
   EXPECT_TRUE(same_bits(out.view(), expected.view()));
   out.check_guards();
 }
@@ -52,7 +52,7 @@ TEST(EmbedReferenceTest, IsTheRoundedElementOfTheCheckpoint) {
     const RandomLinear table(spec, 3, *ops);
     const reference::PackedMatrix packed(spec, table.weight().data);
     const GuardedMatrix out(DType::kF32, kNumTokens, spec.in);
-    ops->embed(out.view(), table.weight(), kTokens);
+    ops->embed(out.view(), table.weight(), kTokens, 1.0f);
     for (int64_t t = 0; t < kNumTokens; ++t) {
       for (int64_t e = 0; e < spec.in; ++e) {
         double expected = packed.element(kTokens[t], 0);

@@ -23,10 +23,16 @@ TEST_P(RouteOnEveryIsa, EqualsTheReference) {
           }
           if (rows == 40) sprinkle_specials(logits, random);
           Array ids(DType::kI32, rows, k), weights(DType::kF32, rows, k);
-          reference().route({ids.view(), weights.view(), logits.view(), normalize});
+          reference().route({.expert_ids = ids.view(),
+                             .expert_weights = weights.view(),
+                             .router_logits = logits.view(),
+                             .normalize = normalize});
           for (auto& ops : backends()) {
             Array cpu_ids(DType::kI32, rows, k, {1, 1}), cpu_weights(DType::kF32, rows, k, {3, 1});
-            ops->route({cpu_ids.view(), cpu_weights.view(), logits.view(), normalize});
+            ops->route({.expert_ids = cpu_ids.view(),
+                        .expert_weights = cpu_weights.view(),
+                        .router_logits = logits.view(),
+                        .normalize = normalize});
             expect_same(cpu_ids, ids, fmt::format("ids, {} of {}, {} rows", k, n, rows));
             expect_same(cpu_weights, weights, fmt::format("weights, {} of {}, {} rows", k, n, rows));
           }
@@ -48,7 +54,10 @@ TEST(RouteReference, TakesTheLargestOfASoftmaxLowestIndexFirst) {
     for (int64_t e = 0; e < kExperts; ++e) logits.set(t, e, std::round(2.0f * random.normal()));
   }
   for (const bool normalize : {false, true}) {
-    reference->route({ids.view(), weights.view(), logits.view(), normalize});
+    reference->route({.expert_ids = ids.view(),
+                      .expert_weights = weights.view(),
+                      .router_logits = logits.view(),
+                      .normalize = normalize});
     for (int64_t t = 0; t < kRows; ++t) {
       double sum = 0, chosen = 0;
       for (int64_t e = 0; e < kExperts; ++e) sum += std::exp(static_cast<double>(logits.get(t, e)));
@@ -59,7 +68,8 @@ TEST(RouteReference, TakesTheLargestOfASoftmaxLowestIndexFirst) {
       for (int64_t j = 0; j < kChosen; ++j) chosen += std::exp(static_cast<double>(logits.get(t, order[j])));
       for (int64_t j = 0; j < kChosen; ++j) {
         EXPECT_EQ(ids.view().row<int32_t>(t)[j], order[j]);
-        const double expected = std::exp(static_cast<double>(logits.get(t, order[j]))) / (normalize ? chosen : sum);
+        const double expected =
+            std::exp(static_cast<double>(logits.get(t, order[j]))) / (normalize ? chosen : sum);
         // exp within 1.1 ulp in numerator and sums, seven additions, two divisions.
         EXPECT_NEAR(weights.get(t, j), expected, 14 * 0x1p-23 * expected);
       }
@@ -71,7 +81,10 @@ TEST(RouteReference, ARowWithNaNIsNaNAndStillNamesExperts) {
   auto reference = make_reference_ops();
   Array logits(DType::kF32, 1, 8), ids(DType::kI32, 1, 3), weights(DType::kF32, 1, 3);
   for (int64_t e = 0; e < 8; ++e) logits.set(0, e, e == 5 ? NAN : static_cast<float>(e));
-  reference->route({ids.view(), weights.view(), logits.view(), true});
+  reference->route({.expert_ids = ids.view(),
+                    .expert_weights = weights.view(),
+                    .router_logits = logits.view(),
+                    .normalize = true});
   for (int32_t j = 0; j < 3; ++j) {
     EXPECT_EQ(ids.view().row<int32_t>(0)[j], j);
     EXPECT_TRUE(std::isnan(weights.get(0, j)));

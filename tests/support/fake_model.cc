@@ -106,7 +106,7 @@ class FakeOps final : public Ops {
   Status check_linear(const LinearSpec&) const override { return {}; }
   int64_t packed_bytes(const LinearSpec&) const override { return 64; }
   void pack(const LinearSpec&, const LinearSource&, std::span<std::byte>) const override { unused(); }
-  void embed(View, const LinearWeight&, std::span<const int32_t>) override { unused(); }
+  void embed(View, const LinearWeight&, std::span<const int32_t>, float) override { unused(); }
   void rms_norm(View, View, View, const RmsNormOptions&) override { unused(); }
   void linear(View, std::span<const LinearCall>) override { unused(); }
   void rope_table(View, View, std::span<const int32_t>, std::span<const double>, double) override {
@@ -115,7 +115,13 @@ class FakeOps final : public Ops {
   void qk_norm_rope(const QkNormRopeCall&) override { unused(); }
   void append_kv(const KvPages&, View, View, const RowBatch&) override { unused(); }
   void attention(const AttentionCall&) override { unused(); }
-  void silu_mul(View, View, View) override { unused(); }
+  void gated_rms_norm(const GatedRmsNormCall&) override { unused(); }
+  void causal_conv(const CausalConvCall&) override { unused(); }
+  void gated_delta(const GatedDeltaCall&) override { unused(); }
+  void mamba2(const Mamba2Call&) override { unused(); }
+  void mlp_activation(View, View, View, const MlpActivation&) override { unused(); }
+  void sigmoid_mul(View, View, View, int64_t, int64_t) override { unused(); }
+  void add_gated(View, View, View) override { unused(); }
   void route(const RouteCall&) override { unused(); }
   void experts(const ExpertsCall&) override { unused(); }
   void gather_rows(View, View, std::span<const int32_t>) override { unused(); }
@@ -135,12 +141,13 @@ class FakeModel final : public Model {
     spec_.vocab_size = kFakeVocabSize;
     spec_.max_position_embeddings = kFakeMaxPositions;
     spec_.kv_layers.resize(2);
+    spec_.recurrent_layers.push_back({.conv_taps = 1, .num_heads = 1, .key_dim = 2, .value_dim = 1});
   }
   const ModelSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(int64_t num_rows) const override { return num_rows * 64; }
 
   void forward(const Pass& pass, Ops&, Weights&, const State& state, Arena& scratch,
-               View logits) const override {
+               const Outputs& outputs) const override {
     if (control_.before_pass) control_.before_pass(pass);
     const int64_t num_rows = pass.rows.num_rows();
     control_.max_rows = std::max<int64_t>(control_.max_rows, num_rows);
@@ -150,10 +157,14 @@ class FakeModel final : public Model {
       for (int64_t i = 0; i < rows.num_rows; ++i) {
         const int64_t row = rows.first_row + i, pos = rows.first_pos + i;
         if (pass.rows.positions[row] != pos) ++control_.num_faults;
-        const uint64_t state_here = next_state(read(state, rows, pos - 1), pass.tokens[row]);
+        const uint64_t state_before = read(state, rows, pos - 1);
+        check_recurrent(state.recurrent_layers[0], rows, pos, state_before);
+        const uint64_t state_here = next_state(state_before, pass.tokens[row]);
         write(state, rows, pos, state_here);
+        *recurrent(state.recurrent_layers[0], rows) = state_here;
         if (next_logits == pass.logit_rows.size() || pass.logit_rows[next_logits] != row) continue;
-        write_logits(state_here, pass.tokens[row], logits.row<float>(static_cast<int64_t>(next_logits++)));
+        write_logits(state_here, pass.tokens[row],
+                     outputs.logits.row<float>(static_cast<int64_t>(next_logits++)));
       }
     }
     if (next_logits != pass.logit_rows.size()) ++control_.num_faults;
@@ -176,6 +187,15 @@ class FakeModel final : public Model {
       }
     }
     return found;
+  }
+  /// The sequence's slot holds the state after the row before, whatever it held before position 0.
+  static uint64_t* recurrent(const RecurrentStates& states, const SequenceRows& rows) {
+    TF_CHECK(rows.state_slot >= 0 && rows.state_slot < states.num_slots);
+    return reinterpret_cast<uint64_t*>(states.matrices(rows.state_slot));
+  }
+  void check_recurrent(const RecurrentStates& states, const SequenceRows& rows, int64_t pos,
+                       uint64_t before) const {
+    if (pos > 0 && *recurrent(states, rows) != before) ++control_.num_faults;
   }
   void write(const State& state, const SequenceRows& rows, int64_t pos, uint64_t value) const {
     for (size_t layer = 0; layer < state.kv_layers.size(); ++layer) {

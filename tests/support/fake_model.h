@@ -24,7 +24,7 @@ class FaultyDevice final : public Device {
   std::atomic<int> num_live{0};              ///< Buffers not freed.
   std::atomic<int> refuse_allocation_at{0};  ///< This call (from 1) is refused; 0: none.
   std::atomic<bool> fail_zero{false};
-  int64_t free_memory_bytes = int64_t{8} << 20;
+  int64_t free_memory_bytes = (int64_t{8} << 20) + (16 << 10);  ///< Twice 4 MB of pages, and states.
 
   std::string name() const override { return "faulty"; }
   bool is_host_memory() const override { return true; }

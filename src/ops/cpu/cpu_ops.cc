@@ -5,15 +5,16 @@
 #include "ops/cpu/attention.h"
 #include "ops/cpu/embed.h"
 #include "ops/cpu/experts.h"
+#include "ops/cpu/gated_rms_norm.h"
 #include "ops/cpu/gather_rows.h"
 #include "ops/cpu/linear.h"
+#include "ops/cpu/mlp_activation.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/qk_norm_rope.h"
 #include "ops/cpu/rms_norm.h"
 #include "ops/cpu/rope_table.h"
 #include "ops/cpu/route.h"
 #include "ops/cpu/sample.h"
-#include "ops/cpu/silu_mul.h"
 #include "ops/kv_layout.h"
 #include "ops/linear_layout.h"
 
@@ -40,8 +41,8 @@ int64_t CpuOps::kv_page_bytes(const KvShape& shape) const { return kv_layout_pag
 void CpuOps::begin_pass(const RowBatch&) {}
 Status CpuOps::end_pass() { return {}; }
 
-void CpuOps::embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) {
-  cpu::embed(context_, out, table, tokens);
+void CpuOps::embed(View out, const LinearWeight& table, std::span<const int32_t> tokens, float scale) {
+  cpu::embed(context_, out, table, tokens, scale);
 }
 
 void CpuOps::rms_norm(View out, View x, View weight, const RmsNormOptions& options) {
@@ -63,7 +64,23 @@ void CpuOps::append_kv(const KvPages& pages, View k, View v, const RowBatch& row
 
 void CpuOps::attention(const AttentionCall& call) { cpu::attention(context_, call); }
 
-void CpuOps::silu_mul(View out, View gate, View up) { cpu::silu_mul(context_, out, gate, up); }
+void CpuOps::gated_rms_norm(const GatedRmsNormCall& call) { cpu::gated_rms_norm(context_, call); }
+
+void CpuOps::causal_conv(const CausalConvCall& call) { reference_.causal_conv(call); }
+
+void CpuOps::gated_delta(const GatedDeltaCall& call) { reference_.gated_delta(call); }
+
+void CpuOps::mamba2(const Mamba2Call& call) { reference_.mamba2(call); }
+
+void CpuOps::mlp_activation(View out, View gate, View up, const MlpActivation& activation) {
+  cpu::mlp_activation(context_, out, gate, up, activation);
+}
+
+void CpuOps::sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t gate_head_stride) {
+  cpu::sigmoid_mul(context_, out, x, gate, head_dim, gate_head_stride);
+}
+
+void CpuOps::add_gated(View out, View x, View gate) { cpu::add_gated(context_, out, x, gate); }
 
 void CpuOps::route(const RouteCall& call) { cpu::route(context_, call); }
 

@@ -14,20 +14,21 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// out[k] = fma(scale, integers[k], bias) for the 32 columns of a unit.
+/// out[k] = fma(scale, integers[k], bias) * multiplier for the 32 columns of a unit.
 template <class Out>
-void scale_unit(Out* out, const float* integers, float scale, float bias) {
+HWY_INLINE void scale_unit(Out* out, const float* integers, float scale, float bias, float multiplier) {
   const hn::ScalableTag<float> d;
   for (int64_t k = 0; k < kUnitColumns; k += static_cast<int64_t>(hn::Lanes(d))) {
-    store_as(d, hn::MulAdd(hn::Set(d, scale), hn::Load(d, integers + k), hn::Set(d, bias)), out + k);
+    const auto value = hn::MulAdd(hn::Set(d, scale), hn::Load(d, integers + k), hn::Set(d, bias));
+    store_as(d, hn::Mul(value, hn::Set(d, multiplier)), out + k);
   }
 }
 
-void scale_unit_f32(float* out, const float* integers, float scale, float bias) {
-  scale_unit(out, integers, scale, bias);
+void scale_unit_f32(float* out, const float* integers, float scale, float bias, float multiplier) {
+  scale_unit(out, integers, scale, bias, multiplier);
 }
-void scale_unit_bf16(bf16* out, const float* integers, float scale, float bias) {
-  scale_unit(out, integers, scale, bias);
+void scale_unit_bf16(bf16* out, const float* integers, float scale, float bias, float multiplier) {
+  scale_unit(out, integers, scale, bias, multiplier);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -91,7 +92,7 @@ UnitIntegers unit_integers_of(int bits) {
 
 template <class Out>
 void affine_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token,
-                void (*scale_unit)(Out*, const float*, float, float)) {
+                float multiplier, void (*scale_unit)(Out*, const float*, float, float, float)) {
   const LinearSpec& spec = table.spec;
   const UnitIntegers unit_integers = unit_integers_of(spec.bits);
   const int64_t unit_bytes = kPanelOutputs * kUnitColumns * spec.bits / 8;
@@ -104,16 +105,18 @@ void affine_row(Out* out, const LinearWeight& table, const LinearLayout& layout,
     for (int64_t k = 0; k < layout.chunk_columns;
          k += kUnitColumns, unit += unit_bytes, out += kUnitColumns) {
       unit_integers(integers, unit);
-      scale_unit(out, integers, s, b);
+      scale_unit(out, integers, s, b, multiplier);
     }
   }
 }
 
 template <class Out>
-void float_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token) {
+void float_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token,
+               float multiplier) {
   for (int64_t k = 0; k < table.spec.in; ++k) {
     const float value =
-        load_float(table.spec.dtype, table.data + packed_float_offset(table.spec, layout, token, k));
+        load_float(table.spec.dtype, table.data + packed_float_offset(table.spec, layout, token, k)) *
+        multiplier;
     if constexpr (sizeof(Out) == sizeof(float)) {
       out[k] = value;
     } else {
@@ -124,23 +127,24 @@ void float_row(Out* out, const LinearWeight& table, const LinearLayout& layout, 
 
 }  // namespace
 
-void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const int32_t> tokens) {
+void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const int32_t> tokens,
+           float scale) {
   const LinearLayout layout(table.spec);
-  const auto scale_f32 = TF_ISA_FUNCTION(cpu.isa, scale_unit_f32);
-  const auto scale_bf16 = TF_ISA_FUNCTION(cpu.isa, scale_unit_bf16);
-  const auto row = [&](auto* out_row, int64_t token, auto scale) {
+  const auto unit_f32 = TF_ISA_FUNCTION(cpu.isa, scale_unit_f32);
+  const auto unit_bf16 = TF_ISA_FUNCTION(cpu.isa, scale_unit_bf16);
+  const auto row = [&](auto* out_row, int64_t token, auto scale_unit) {
     if (table.spec.format == WeightFormat::kAffine) {
-      affine_row(out_row, table, layout, token, scale);
+      affine_row(out_row, table, layout, token, scale, scale_unit);
     } else {
-      float_row(out_row, table, layout, token);
+      float_row(out_row, table, layout, token, scale);
     }
   };
   for_row_blocks(cpu.pool, out.num_rows(), out.dim(1), [&](int64_t t) {
     const int64_t token = tokens[static_cast<size_t>(t)];
     if (out.dtype == DType::kF32) {
-      row(out.row<float>(t), token, scale_f32);
+      row(out.row<float>(t), token, unit_f32);
     } else {
-      row(out.row<bf16>(t), token, scale_bf16);
+      row(out.row<bf16>(t), token, unit_bf16);
     }
   });
 }

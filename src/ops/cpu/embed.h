@@ -7,6 +7,7 @@
 
 namespace tensorfold::cpu {
 
-void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const int32_t> tokens);
+void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const int32_t> tokens,
+           float scale);
 
 }  // namespace tensorfold::cpu

@@ -14,9 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// out[e] += sum over j ascending of weights[j] * down[slots[j]][e], from +0 by fused multiply-adds.
+/// out[e] (+)= sum over j ascending of weights[j] * down[slots[j]][e], from +0 by fused multiply-adds.
 void combine_row(float* out, const float* down, const int64_t* slots, const float* weights,
-                 int64_t num_experts, int64_t hidden_size) {
+                 int64_t num_experts, int64_t hidden_size, bool accumulate) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t e = 0;
@@ -25,13 +25,13 @@ void combine_row(float* out, const float* down, const int64_t* slots, const floa
     for (int64_t j = 0; j < num_experts; ++j) {
       y = hn::MulAdd(hn::Set(d, weights[j]), hn::LoadU(d, down + slots[j] * hidden_size + e), y);
     }
-    hn::StoreU(hn::Add(hn::LoadU(d, out + e), y), d, out + e);
+    hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, out + e), y) : y, d, out + e);
   }
   for (; e < hidden_size; ++e) {
     float y = 0.0f;
     for (int64_t j = 0; j < num_experts; ++j)
       y = contract::fused(weights[j], down[slots[j] * hidden_size + e], y);
-    out[e] += y;
+    out[e] = accumulate ? out[e] + y : y;
   }
 }
 
@@ -45,7 +45,7 @@ HWY_AFTER_NAMESPACE();
 #include <memory>
 
 #include "ops/cpu/linear.h"
-#include "ops/cpu/silu_mul.h"
+#include "ops/cpu/mlp_activation.h"
 #include "ops/cpu/split.h"
 
 namespace tensorfold::cpu {
@@ -123,7 +123,7 @@ void combine(CpuContext& cpu, const ExpertsCall& call, const Slots& slots, const
   const int64_t k = call.expert_ids.dim(1), hidden_size = call.out.dim(1);
   for_row_blocks(cpu.pool, call.out.num_rows(), k * hidden_size, [&](int64_t t) {
     row(call.out.row<float>(t), down, slots.slot_of + t * k, call.expert_weights.row<const float>(t), k,
-        hidden_size);
+        hidden_size, call.accumulate);
   });
 }
 
@@ -132,22 +132,23 @@ void experts_block(CpuContext& cpu, const ExpertsCall& call) {
   Workspace& workspace = cpu.workspace;
   const ExpertsWeight& weights = call.weights;
   const int64_t k = call.expert_ids.dim(1), num_experts = weights.num_experts;
-  const int64_t intermediate_size = weights.gate_proj[0].spec.out, hidden_size = call.out.dim(1);
+  const int64_t intermediate_size = weights.up_proj[0].spec.out, hidden_size = call.out.dim(1);
   const Slots slots = sort_by_expert(workspace, call.expert_ids, num_experts);
   const auto array = [&](DType dtype, int64_t columns) {
     return View(workspace.take<std::byte>(slots.count * columns * dtype_bytes(dtype)), dtype,
                 {slots.count, columns});
   };
   const View x = gather_slots(cpu, call.x, slots, k);
-  const View gate = array(DType::kF32, intermediate_size), up = array(DType::kF32, intermediate_size);
+  const View gate = array(DType::kF32, call.activation.has_gate() ? intermediate_size : 0);
+  const View up = array(DType::kF32, intermediate_size);
   const View product = array(call.x.dtype, intermediate_size), down = array(DType::kF32, hidden_size);
   const int64_t max_jobs = std::min(num_experts, slots.count);
 
   ExpertJobs first(workspace, slots, num_experts, 2 * max_jobs, x.num_rows() == 1);
-  first.add(gate, weights.gate_proj);
+  if (call.activation.has_gate()) first.add(gate, weights.gate_proj);
   first.add(up, weights.up_proj);
   linear_jobs(cpu, x, first.jobs());
-  silu_mul(cpu, product, gate, up);
+  mlp_activation(cpu, product, gate, up, call.activation);
   ExpertJobs second(workspace, slots, num_experts, max_jobs, false);
   second.add(down, weights.down_proj);
   linear_jobs(cpu, product, second.jobs());

@@ -1,4 +1,5 @@
-// qk_norm_rope of the cpu backend: one row a task, head by head; a head stays in L1 between the norm and the rotation.
+// qk_norm_rope of the cpu backend: one row a task, head by head; a head stays in L1 between the norm and the
+// rotation.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -56,8 +57,8 @@ HWY_INLINE void norm_rope_head(Out* out, const float* x, const float* weight, fl
 template <class Out>
 void norm_rope_row(const NormRopeRow& row) {
   for (int64_t h = 0; h < row.num_heads; ++h) {
-    norm_rope_head(reinterpret_cast<Out*>(row.out) + h * row.head_dim, row.x + h * row.head_dim, row.weight, row.eps,
-                   row.cos, row.sin, row.head_dim, row.half);
+    norm_rope_head(reinterpret_cast<Out*>(row.out) + h * row.head_dim, row.x + h * row.head_stride,
+                   row.weight, row.eps, row.cos, row.sin, row.head_dim, row.half);
   }
 }
 
@@ -74,14 +75,16 @@ HWY_AFTER_NAMESPACE();
 namespace tensorfold::cpu {
 namespace {
 
-void norm_rope(CpuContext& cpu, View out, View in, View norm, const QkNormRopeCall& call) {
+void norm_rope(CpuContext& cpu, View out, View in, View norm, int64_t head_stride,
+               const QkNormRopeCall& call) {
   const auto row_f32 = TF_ISA_FUNCTION(cpu.isa, norm_rope_row_f32);
   const auto row_bf16 = TF_ISA_FUNCTION(cpu.isa, norm_rope_row_bf16);
-  for_row_blocks(cpu.pool, in.dim(0), in.dim(1), [&](int64_t t) {
+  for_row_blocks(cpu.pool, out.dim(0), out.dim(1), [&](int64_t t) {
     const NormRopeRow row{
         .out = out.rows(t, 1).data,
         .x = in.row<const float>(t),
-        .num_heads = in.dim(1) / call.head_dim,
+        .num_heads = out.dim(1) / call.head_dim,
+        .head_stride = head_stride,
         .head_dim = call.head_dim,
         .half = call.cos.dim(1),
         .weight = norm.data == nullptr ? nullptr : norm.row<const float>(0),
@@ -96,8 +99,9 @@ void norm_rope(CpuContext& cpu, View out, View in, View norm, const QkNormRopeCa
 }  // namespace
 
 void qk_norm_rope(CpuContext& cpu, const QkNormRopeCall& call) {
-  norm_rope(cpu, call.q_out, call.q, call.q_norm, call);
-  norm_rope(cpu, call.k_out, call.k, call.k_norm, call);
+  norm_rope(cpu, call.q_out, call.q, call.q_norm, call.q_head_stride > 0 ? call.q_head_stride : call.head_dim,
+            call);
+  norm_rope(cpu, call.k_out, call.k, call.k_norm, call.head_dim, call);
 }
 
 }  // namespace tensorfold::cpu

@@ -13,7 +13,7 @@ namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
 template <class Out>
-void rms_norm_row(Out* out, const float* x, const float* weight, int64_t n, float eps) {
+HWY_INLINE void rms_norm_row(Out* out, const float* x, const float* weight, int64_t n, float eps) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const float mean = sum_of_squares(x, n) * (1.0f / static_cast<float>(n));
@@ -28,6 +28,19 @@ void rms_norm_row(Out* out, const float* x, const float* weight, int64_t n, floa
 
 void rms_norm_row_f32(float* out, const float* x, const float* weight, int64_t n, float eps) {
   rms_norm_row(out, x, weight, n, eps);
+}
+/// out += the norm.
+void rms_norm_row_accumulate(float* out, const float* x, const float* weight, int64_t n, float eps) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float mean = sum_of_squares(x, n) * (1.0f / static_cast<float>(n));
+  const float inverse = rsqrt_f32(mean + eps);
+  int64_t e = 0;
+  for (; e + lanes <= n; e += lanes) {
+    const auto y = hn::Mul(hn::Mul(hn::LoadU(d, x + e), hn::Set(d, inverse)), hn::LoadU(d, weight + e));
+    hn::StoreU(hn::Add(hn::LoadU(d, out + e), y), d, out + e);
+  }
+  for (; e < n; ++e) out[e] = out[e] + (x[e] * inverse) * weight[e];
 }
 void rms_norm_row_bf16(bf16* out, const float* x, const float* weight, int64_t n, float eps) {
   rms_norm_row(out, x, weight, n, eps);
@@ -45,7 +58,8 @@ namespace tensorfold::cpu {
 void rms_norm(CpuContext& cpu, View out, View x, View weight, const RmsNormOptions& options) {
   const int64_t n = x.dim(1);
   const float* w = weight.row<const float>(0);
-  const auto row_f32 = TF_ISA_FUNCTION(cpu.isa, rms_norm_row_f32);
+  const auto row_f32 = options.accumulate ? TF_ISA_FUNCTION(cpu.isa, rms_norm_row_accumulate)
+                                          : TF_ISA_FUNCTION(cpu.isa, rms_norm_row_f32);
   const auto row_bf16 = TF_ISA_FUNCTION(cpu.isa, rms_norm_row_bf16);
   for_row_blocks(cpu.pool, x.dim(0), n, [&](int64_t t) {
     if (out.dtype == DType::kBF16) {

@@ -128,6 +128,13 @@ HWY_INLINE V simd_tanh(D d, V x) {
 }
 
 template <class D, class V>
+HWY_INLINE V simd_gelu_tanh(D d, V x) {
+  const V inner = hn::MulAdd(hn::Mul(hn::Set(d, contract::kGeluCubic), x), hn::Mul(x, x), x);
+  const V t = simd_tanh(d, hn::Mul(hn::Set(d, contract::kSqrtTwoOverPi), inner));
+  return hn::Mul(hn::Mul(hn::Set(d, 0.5f), x), hn::Add(hn::Set(d, 1.0f), t));
+}
+
+template <class D, class V>
 HWY_INLINE V simd_rsqrt(D d, V x) {
   return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
 }

@@ -7,19 +7,20 @@
 
 namespace tensorfold {
 
-void ReferenceOps::embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) {
+void ReferenceOps::embed(View out, const LinearWeight& table, std::span<const int32_t> tokens, float scale) {
   ScopedFlushDenormals flush;
   const reference::PackedMatrix matrix(table.spec, table.data);
   for (int64_t t = 0; t < out.num_rows(); ++t) {
     const int64_t token = tokens[static_cast<size_t>(t)];
     for (int64_t e = 0; e < table.spec.in; ++e) {
       if (table.spec.format == WeightFormat::kFloat) {
-        reference::store(out, t, e, matrix.element(token, e));
+        reference::store(out, t, e, matrix.element(token, e) * scale);
         continue;
       }
       const int64_t group = e / table.spec.group_size;
       const auto q = static_cast<float>(matrix.integer(token, e));
-      reference::store(out, t, e, contract::fused(matrix.scale(token, group), q, matrix.bias(token, group)));
+      const float value = contract::fused(matrix.scale(token, group), q, matrix.bias(token, group));
+      reference::store(out, t, e, value * scale);
     }
   }
 }

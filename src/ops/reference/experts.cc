@@ -15,19 +15,22 @@ struct RowBuffers {
   std::vector<float> gate, up, product, down, sum;
 };
 
-void add_expert(ReferenceOps& ops, const ExpertsWeight& weights, size_t expert, float router_weight, View x,
+void add_expert(ReferenceOps& ops, const ExpertsCall& call, size_t expert, float router_weight, View x,
                 RowBuffers& buffers) {
-  const LinearWeight &gate = weights.gate_proj[expert], &up = weights.up_proj[expert];
-  const LinearWeight& down = weights.down_proj[expert];
-  const View gate_out(buffers.gate.data(), DType::kF32, {1, gate.spec.out});
+  const LinearWeight &up = call.weights.up_proj[expert], &down = call.weights.down_proj[expert];
+  const View gate_out(buffers.gate.data(), DType::kF32, {1, up.spec.out});
   const View up_out(buffers.up.data(), DType::kF32, {1, up.spec.out});
-  const View product(buffers.product.data(), x.dtype, {1, gate.spec.out});
+  const View product(buffers.product.data(), x.dtype, {1, up.spec.out});
   const View down_out(buffers.down.data(), DType::kF32, {1, down.spec.out});
-  const LinearCall first[] = {{.out = gate_out, .weight = gate}, {.out = up_out, .weight = up}};
-  const LinearCall second[] = {{.out = down_out, .weight = down}};
-  ops.linear(x, first);
-  ops.silu_mul(product, gate_out, up_out);
-  ops.linear(product, second);
+  const LinearCall up_call[] = {{.out = up_out, .weight = up}};
+  const LinearCall down_call[] = {{.out = down_out, .weight = down}};
+  if (call.activation.has_gate()) {
+    const LinearCall gate_call[] = {{.out = gate_out, .weight = call.weights.gate_proj[expert]}};
+    ops.linear(x, gate_call);
+  }
+  ops.linear(x, up_call);
+  ops.mlp_activation(product, gate_out, up_out, call.activation);
+  ops.linear(product, down_call);
   for (size_t e = 0; e < buffers.sum.size(); ++e) {
     buffers.sum[e] = contract::fused(router_weight, buffers.down[e], buffers.sum[e]);
   }
@@ -37,7 +40,7 @@ void add_expert(ReferenceOps& ops, const ExpertsWeight& weights, size_t expert, 
 
 void ReferenceOps::experts(const ExpertsCall& call) {
   ScopedFlushDenormals flush;
-  const auto intermediate = static_cast<size_t>(call.weights.gate_proj[0].spec.out);
+  const auto intermediate = static_cast<size_t>(call.weights.up_proj[0].spec.out);
   const auto hidden = static_cast<size_t>(call.out.dim(1));
   RowBuffers buffers{std::vector<float>(intermediate), std::vector<float>(intermediate),
                      std::vector<float>(intermediate), std::vector<float>(hidden),
@@ -46,10 +49,10 @@ void ReferenceOps::experts(const ExpertsCall& call) {
     buffers.sum.assign(hidden, 0.0f);
     for (int64_t j = 0; j < call.expert_ids.dim(1); ++j) {
       const auto expert = static_cast<size_t>(call.expert_ids.row<int32_t>(t)[j]);
-      add_expert(*this, call.weights, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1),
-                 buffers);
+      add_expert(*this, call, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1), buffers);
     }
-    for (size_t e = 0; e < hidden; ++e) call.out.row<float>(t)[e] += buffers.sum[e];
+    float* out = call.out.row<float>(t);
+    for (size_t e = 0; e < hidden; ++e) out[e] = call.accumulate ? out[e] + buffers.sum[e] : buffers.sum[e];
   }
 }
 

@@ -24,11 +24,12 @@ void rotate_head(std::vector<float>& x, const float* cos, const float* sin, int6
   }
 }
 
-void norm_rope(View out, View in, View norm, const QkNormRopeCall& call) {
+void norm_rope(View out, View in, View norm, int64_t head_stride, const QkNormRopeCall& call) {
   std::vector<float> head(call.head_dim);
-  for (int64_t t = 0; t < in.dim(0); ++t) {
-    for (int64_t first = 0; first < in.dim(1); first += call.head_dim) {
-      for (int64_t d = 0; d < call.head_dim; ++d) head[d] = in.row<const float>(t)[first + d];
+  for (int64_t t = 0; t < out.dim(0); ++t) {
+    for (int64_t first = 0; first < out.dim(1); first += call.head_dim) {
+      const float* x = in.row<const float>(t) + first / call.head_dim * head_stride;
+      for (int64_t d = 0; d < call.head_dim; ++d) head[d] = x[d];
       if (norm.data != nullptr) norm_head(head, norm.row<const float>(0), call.norm_eps);
       rotate_head(head, call.cos.row<const float>(t), call.sin.row<const float>(t), call.cos.dim(1));
       for (int64_t d = 0; d < call.head_dim; ++d) reference::store(out, t, first + d, head[d]);
@@ -40,8 +41,9 @@ void norm_rope(View out, View in, View norm, const QkNormRopeCall& call) {
 
 void ReferenceOps::qk_norm_rope(const QkNormRopeCall& call) {
   ScopedFlushDenormals flush;
-  norm_rope(call.q_out, call.q, call.q_norm, call);
-  norm_rope(call.k_out, call.k, call.k_norm, call);
+  norm_rope(call.q_out, call.q, call.q_norm, call.q_head_stride > 0 ? call.q_head_stride : call.head_dim,
+            call);
+  norm_rope(call.k_out, call.k, call.k_norm, call.head_dim, call);
 }
 
 }  // namespace tensorfold

@@ -25,15 +25,21 @@ class ReferenceOps final : public Ops {
   void begin_pass(const RowBatch& rows) override;
   Status end_pass() override;
 
-  void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens) override;
+  void embed(View out, const LinearWeight& table, std::span<const int32_t> tokens, float scale) override;
   void rms_norm(View out, View x, View weight, const RmsNormOptions& options) override;
+  void gated_rms_norm(const GatedRmsNormCall& call) override;
   void linear(View x, std::span<const LinearCall> calls) override;
   void rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
                   double multiplier) override;
   void qk_norm_rope(const QkNormRopeCall& call) override;
   void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) override;
   void attention(const AttentionCall& call) override;
-  void silu_mul(View out, View gate, View up) override;
+  void causal_conv(const CausalConvCall& call) override;
+  void gated_delta(const GatedDeltaCall& call) override;
+  void mamba2(const Mamba2Call& call) override;
+  void mlp_activation(View out, View gate, View up, const MlpActivation& activation) override;
+  void sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t gate_head_stride) override;
+  void add_gated(View out, View x, View gate) override;
   void route(const RouteCall& call) override;
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;

@@ -14,7 +14,8 @@ void ReferenceOps::rms_norm(View out, View x, View weight, const RmsNormOptions&
     const float mean = squares.total() * (1.0f / static_cast<float>(hidden_size));
     const float inverse = rsqrt_f32(mean + options.eps);
     for (int64_t e = 0; e < hidden_size; ++e) {
-      reference::store(out, t, e, (reference::load(x, t, e) * inverse) * weight.row<const float>(0)[e]);
+      const float y = (reference::load(x, t, e) * inverse) * weight.row<const float>(0)[e];
+      reference::store(out, t, e, options.accumulate ? out.row<float>(t)[e] + y : y);
     }
   }
 }

@@ -1,4 +1,5 @@
-// route by its formula in ops.h.
+// route by its formulas in ops.h.
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -9,45 +10,99 @@
 namespace tensorfold {
 namespace {
 
-std::vector<float> softmax(const float* logits, int64_t num_experts) {
+using Scores = std::vector<float>;
+
+float largest(const Scores& x) {
   float max = -std::numeric_limits<float>::infinity();
-  for (int64_t e = 0; e < num_experts; ++e) max = logits[e] > max ? logits[e] : max;
-  std::vector<float> p(num_experts);
+  for (const float value : x) max = value > max ? value : max;
+  return max;
+}
+
+/// e^(x - max x), and divided by their sum if `over_sum`.
+Scores exponentials(const Scores& x, bool over_sum) {
+  const float max = largest(x);
+  Scores p;
   reference::ShortSum sum;
-  for (int64_t e = 0; e < num_experts; ++e) sum.add(p[e] = exp_f32(logits[e] - max));
+  for (const float value : x) sum.add(p.emplace_back(exp_f32(value - max)));
   const float total = sum.total();
-  for (float& value : p) value = value / total;
+  for (float& value : p) value = over_sum ? value / total : value;
   return p;
 }
 
-/// Index of the largest value not taken yet, the lowest of equals; NaN is never larger.
-int64_t best_left(const std::vector<float>& p, const std::vector<bool>& taken) {
-  int64_t best = -1;
-  for (size_t e = 0; e < p.size(); ++e) {
-    if (!taken[e] && (best < 0 || p[e] > p[best])) best = static_cast<int64_t>(e);
+/// Indices of the k largest, by (value descending, index ascending); NaN is never larger. `allowed` must hold
+/// k.
+std::vector<int32_t> best(const Scores& scores, std::vector<bool> allowed, int64_t k) {
+  std::vector<int32_t> chosen;
+  for (int64_t j = 0; j < k; ++j) {
+    int32_t found = -1;
+    for (size_t e = 0; e < scores.size(); ++e) {
+      if (allowed[e] && (found < 0 || scores[e] > scores[found])) found = static_cast<int32_t>(e);
+    }
+    allowed[found] = false;
+    chosen.push_back(found);
   }
-  return best;
+  return chosen;
+}
+
+/// Which experts the kept groups hold.
+std::vector<bool> experts_of_best_groups(const Scores& q, int64_t num_groups, int64_t groups_kept) {
+  const int64_t size = std::ssize(q) / num_groups;
+  Scores group_scores;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    const Scores group(q.begin() + g * size, q.begin() + (g + 1) * size);
+    const std::vector<int32_t> two = best(group, std::vector<bool>(size, true), std::min<int64_t>(2, size));
+    group_scores.push_back(two.size() == 2 ? group[two[0]] + group[two[1]] : group[two[0]]);
+  }
+  std::vector<bool> allowed(q.size(), false);
+  for (const int32_t g : best(group_scores, std::vector<bool>(num_groups, true), groups_kept))
+    std::fill_n(allowed.begin() + g * size, size, true);
+  return allowed;
+}
+
+/// The score of every expert, by which the weights are made.
+Scores scores_of(const RouteCall& call, const Scores& logits) {
+  if (call.scoring == RouterScoring::kSoftmax) return exponentials(logits, true);
+  Scores p = logits;
+  if (call.scoring == RouterScoring::kSigmoid)
+    for (float& value : p) value = sigmoid_f32(value);
+  return p;
+}
+
+std::vector<int32_t> choose(const RouteCall& call, const Scores& p) {
+  const int64_t k = call.expert_ids.dim(1);
+  if (call.scoring != RouterScoring::kSigmoid) return best(p, std::vector<bool>(p.size(), true), k);
+  Scores q = p;
+  for (size_t e = 0; call.correction_bias.data != nullptr && e < q.size(); ++e)
+    q[e] = p[e] + call.correction_bias.row<const float>(0)[e];
+  return best(q, experts_of_best_groups(q, call.num_groups, call.groups_kept), k);
+}
+
+Scores weights_of(const RouteCall& call, const Scores& p, const std::vector<int32_t>& chosen) {
+  Scores weights;
+  for (const int32_t e : chosen) weights.push_back(p[e]);
+  const bool softmax_of_chosen = call.scoring == RouterScoring::kSoftmaxOfChosen;
+  if (softmax_of_chosen) weights = exponentials(weights, false);
+  reference::ShortSum sum;
+  for (const float weight : weights) sum.add(weight);
+  float total = sum.total();
+  if (call.scoring == RouterScoring::kSigmoid) total = total + 1e-20f;
+  for (float& weight : weights) {
+    if (softmax_of_chosen || call.normalize) weight = weight / total;
+    weight = weight * call.scale;
+  }
+  return weights;
 }
 
 }  // namespace
 
 void ReferenceOps::route(const RouteCall& call) {
   ScopedFlushDenormals flush;
-  const int64_t num_experts = call.router_logits.dim(1), k = call.expert_ids.dim(1);
   for (int64_t t = 0; t < call.router_logits.dim(0); ++t) {
-    const std::vector<float> p = softmax(call.router_logits.row<const float>(t), num_experts);
-    std::vector<bool> taken(num_experts);
-    int32_t* ids = call.expert_ids.row<int32_t>(t);
-    float* weights = call.expert_weights.row<float>(t);
-    reference::ShortSum sum;
-    for (int64_t j = 0; j < k; ++j) {
-      const int64_t best = best_left(p, taken);
-      taken[best] = true;
-      ids[j] = static_cast<int32_t>(best);
-      sum.add(weights[j] = p[best]);
-    }
-    const float total = sum.total();
-    for (int64_t j = 0; call.normalize && j < k; ++j) weights[j] = weights[j] / total;
+    const float* logits = call.router_logits.row<const float>(t);
+    const Scores p = scores_of(call, Scores(logits, logits + call.router_logits.dim(1)));
+    const std::vector<int32_t> chosen = choose(call, p);
+    std::ranges::copy(chosen, call.expert_ids.row<int32_t>(t));
+    std::ranges::copy(weights_of(call, p, chosen), call.expert_weights.row<float>(t));
   }
 }
 

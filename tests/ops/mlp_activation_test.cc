@@ -1,4 +1,4 @@
-// silu_mul: every instruction set equals the reference; the reference equals its formula in double.
+// mlp_activation: every instruction set equals the reference; the reference equals its formula in double.
 #include <fmt/format.h>
 
 #include "tests/ops/op_test_support.h"
@@ -6,9 +6,16 @@
 namespace tensorfold::test {
 namespace {
 
-class SiluMulOnEveryIsa : public EveryIsa {};
+constexpr MlpActivation kActivations[] = {
+    {MlpActivation::Kind::kSilu},
+    {MlpActivation::Kind::kGeluTanh},
+    {MlpActivation::Kind::kClampedSilu, 1.702f, 7.0f},
+    {MlpActivation::Kind::kRelu2},
+};
 
-TEST_P(SiluMulOnEveryIsa, EqualsTheReference) {
+class MlpActivationOnEveryIsa : public EveryIsa {};
+
+TEST_P(MlpActivationOnEveryIsa, EqualsTheReference) {
   Random random(1);
   for (const int64_t n : edge_sizes()) {
     for (const int64_t rows : {0, 1, 11}) {
@@ -19,11 +26,14 @@ TEST_P(SiluMulOnEveryIsa, EqualsTheReference) {
           up.fill(random);
           if (rows == 11) sprinkle_specials(gate, random);
           Array expected(dtype, rows, n);
-          reference().silu_mul(expected.view(), gate.view(), up.view());
-          for (auto& ops : backends()) {
-            Array out(dtype, rows, n, placement);
-            ops->silu_mul(out.view(), gate.view(), up.view());
-            expect_same(out, expected, fmt::format("{} rows of {}", rows, n));
+          for (const MlpActivation& activation : kActivations) {
+            reference().mlp_activation(expected.view(), gate.view(), up.view(), activation);
+            for (auto& ops : backends()) {
+              Array out(dtype, rows, n, placement);
+              ops->mlp_activation(out.view(), gate.view(), up.view(), activation);
+              expect_same(out, expected,
+                          fmt::format("kind {}, {} rows of {}", static_cast<int>(activation.kind), rows, n));
+            }
           }
         }
       }
@@ -31,15 +41,15 @@ TEST_P(SiluMulOnEveryIsa, EqualsTheReference) {
   }
 }
 
-TF_INSTANTIATE_FOR_EVERY_ISA(SiluMulOnEveryIsa);
+TF_INSTANTIATE_FOR_EVERY_ISA(MlpActivationOnEveryIsa);
 
-TEST(SiluMulReference, IsItsFormula) {
+TEST(MlpActivationReference, SiluIsItsFormula) {
   Random random(2);
   auto reference = make_reference_ops();
   Array gate(DType::kF32, 4, 1000), up(DType::kF32, 4, 1000), out(DType::kF32, 4, 1000);
   gate.fill(random, 10.0f);
   up.fill(random);
-  reference->silu_mul(out.view(), gate.view(), up.view());
+  reference->mlp_activation(out.view(), gate.view(), up.view(), {});
   for (int64_t t = 0; t < 4; ++t) {
     for (int64_t i = 0; i < 1000; ++i) {
       const double g = gate.get(t, i), expected = g / (1 + std::exp(-g)) * up.get(t, i);
