@@ -14,8 +14,8 @@ if(TENSORFOLD_SANITIZE)
   if(TENSORFOLD_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(tensorfold_options INTERFACE -Wno-tsan)
   endif()
-  # g++ checks each pointer for null and alignment before each use, which triples the time to compile and makes it take
-  # moved variants for uninitialized. A null pointer ends the program anyway; clang checks both in the fuzz targets.
+  # g++ checks each pointer for null and alignment before each use, which triples the time to compile. A null pointer ends
+  # the program anyway; clang checks both in the fuzz targets.
   if(TENSORFOLD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(tensorfold_options INTERFACE -fno-sanitize=null,alignment)
   endif()

@@ -56,10 +56,10 @@ class Value {
  public:
   Value() = default;  ///< kMissing
   explicit Value(std::shared_ptr<Object> object) : data_(std::move(object)) {}
-  static Value none() { return Value(Data(NoneTag{})); }
-  static Value boolean(bool value) { return Value(Data(value)); }
-  static Value integer(Int value) { return Value(Data(value)); }
-  static Value real(double value) { return Value(Data(value)); }
+  static Value none() { return Value(std::in_place, NoneTag{}); }
+  static Value boolean(bool value) { return Value(std::in_place, value); }
+  static Value integer(Int value) { return Value(std::in_place, value); }
+  static Value real(double value) { return Value(std::in_place, value); }
 
   inline Kind kind() const;
   bool is(Kind kind) const { return this->kind() == kind; }
@@ -100,7 +100,8 @@ class Value {
     bool operator==(const NoneTag&) const { return true; }
   };
   using Data = std::variant<std::monostate, NoneTag, bool, Int, double, std::shared_ptr<Object>>;
-  explicit Value(Data data) : data_(std::move(data)) {}
+  template <class Small>
+  Value(std::in_place_t, Small value) : data_(std::in_place_type<Small>, value) {}
   Data data_;
 };
 
