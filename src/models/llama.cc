@@ -46,7 +46,7 @@ struct LlamaLayer {
   VectorId input_norm;
   SelfAttention attention;
   VectorId post_attention_norm;
-  SwiGlu mlp;
+  Mlp mlp;
 };
 
 LlamaLayer declare_layer(const LlamaConfig& c, int i, WeightTable& table) {

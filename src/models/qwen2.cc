@@ -44,7 +44,7 @@ struct Qwen2Layer {
   VectorId input_norm;
   SelfAttention attention;
   VectorId post_attention_norm;
-  SwiGlu mlp;
+  Mlp mlp;
 };
 
 Qwen2Layer declare_layer(const Qwen2Config& c, int i, WeightTable& table) {

@@ -46,7 +46,7 @@ struct Qwen3Layer {
   VectorId input_norm;
   SelfAttention attention;
   VectorId post_attention_norm;
-  SwiGlu mlp;
+  Mlp mlp;
 };
 
 Qwen3Layer declare_layer(const Qwen3Config& c, int i, WeightTable& table) {

@@ -69,7 +69,7 @@ struct Qwen3MoeLayer {
   SelfAttention attention;
   VectorId post_attention_norm;
   SparseMoe moe;  ///< Either this, or
-  SwiGlu mlp;     ///< this.
+  Mlp mlp;     ///< this.
 };
 
 Qwen3MoeLayer declare_layer(const Qwen3MoeConfig& c, int i, WeightTable& table) {
@@ -130,7 +130,7 @@ struct Scratch {
         sin(arena.array(DType::kF32, {T, rotary.num_pairs()})),
         attention(arena, {c.heads.num_heads, c.heads.num_kv_heads, c.heads.head_dim}, dtype, T),
         mlp(arena, c.intermediate_size, dtype, T),
-        moe(arena, c.num_experts, c.num_experts_per_tok, T) {}
+        moe(arena, {c.hidden_size, c.num_experts, c.num_experts_per_tok}, dtype, T) {}
 };
 
 class Qwen3Moe final : public Model {

@@ -205,11 +205,11 @@ struct RouteCall {
   View expert_weights;  ///< [T, k] f32, out.
   View router_logits;   ///< [T, X] f32.
   RouterScoring scoring = RouterScoring::kSoftmax;
-  bool normalize = false;   ///< Divide the k weights by their sum (`norm_topk_prob`).
-  float scale = 1.0f;       ///< Multiplies the k weights, last (`routed_scaling_factor`).
-  View correction_bias = {};     ///< [X] f32 (`e_score_correction_bias`), or data == nullptr. kSigmoid only.
-  int64_t num_groups = 1;   ///< Of X / num_groups consecutive experts (`n_group`). kSigmoid only.
-  int64_t groups_kept = 1;  ///< `topk_group`; k experts must fit in them.
+  bool normalize = false;     ///< Divide the k weights by their sum (`norm_topk_prob`).
+  float scale = 1.0f;         ///< Multiplies the k weights, last (`routed_scaling_factor`).
+  View correction_bias = {};  ///< [X] f32 (`e_score_correction_bias`), or data == nullptr. kSigmoid only.
+  int64_t num_groups = 1;     ///< Of X / num_groups consecutive experts (`n_group`). kSigmoid only.
+  int64_t groups_kept = 1;    ///< `topk_group`; k experts must fit in them.
 };
 
 /// The function between the matrices of an MLP.
@@ -229,7 +229,8 @@ struct MlpActivation {
 
 /// experts(): see there.
 struct ExpertsCall {
-  View out;               ///< [T, E] f32; E may be the size of a latent space.
+  View out;               ///< [T, E] f32, or the activation dtype where it does not accumulate; a latent
+                          ///< size for E is allowed.
   View x;                 ///< [T, E] activation dtype.
   View expert_ids;        ///< [T, k] i32.
   View expert_weights;    ///< [T, k] f32.

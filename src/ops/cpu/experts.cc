@@ -14,26 +14,50 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// out[e] (+)= sum over j ascending of weights[j] * down[slots[j]][e], from +0 by fused multiply-adds.
-void combine_row(float* out, const float* down, const int64_t* slots, const float* weights,
-                 int64_t num_experts, int64_t hidden_size, bool accumulate) {
+/// Sum over j ascending of weights[j] * down[slots[j]][e], from +0 by fused multiply-adds, handed with its e
+/// to `finish`, a vector or a scalar at a time.
+template <class Finish>
+HWY_INLINE void combine(const CombineRow& row, const Finish& finish) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t e = 0;
-  for (; e + lanes <= hidden_size; e += lanes) {
+  for (; e + lanes <= row.hidden_size; e += lanes) {
     auto y = hn::Zero(d);
-    for (int64_t j = 0; j < num_experts; ++j) {
-      y = hn::MulAdd(hn::Set(d, weights[j]), hn::LoadU(d, down + slots[j] * hidden_size + e), y);
+    for (int64_t j = 0; j < row.num_experts; ++j) {
+      y = hn::MulAdd(hn::Set(d, row.weights[j]), hn::LoadU(d, row.down + row.slots[j] * row.hidden_size + e),
+                     y);
     }
-    hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, out + e), y) : y, d, out + e);
+    finish.vector(d, y, e);
   }
-  for (; e < hidden_size; ++e) {
+  for (; e < row.hidden_size; ++e) {
     float y = 0.0f;
-    for (int64_t j = 0; j < num_experts; ++j)
-      y = contract::fused(weights[j], down[slots[j] * hidden_size + e], y);
-    out[e] = accumulate ? out[e] + y : y;
+    for (int64_t j = 0; j < row.num_experts; ++j)
+      y = contract::fused(row.weights[j], row.down[row.slots[j] * row.hidden_size + e], y);
+    finish.scalar(y, e);
   }
 }
+
+struct AddTo {
+  float* out;
+  template <class D, class V>
+  HWY_INLINE void vector(D d, V y, int64_t e) const {
+    hn::StoreU(hn::Add(hn::LoadU(d, out + e), y), d, out + e);
+  }
+  HWY_INLINE void scalar(float y, int64_t e) const { out[e] += y; }
+};
+template <class Out>
+struct StoreTo {
+  Out* out;
+  template <class D, class V>
+  HWY_INLINE void vector(D d, V y, int64_t e) const {
+    store_as(d, y, out + e);
+  }
+  HWY_INLINE void scalar(float y, int64_t e) const { store_one(y, out + e); }
+};
+
+void add_combined(float* out, const CombineRow& row) { combine(row, AddTo{out}); }
+void store_combined_f32(float* out, const CombineRow& row) { combine(row, StoreTo<float>{out}); }
+void store_combined_bf16(bf16* out, const CombineRow& row) { combine(row, StoreTo<bf16>{out}); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tensorfold::cpu
@@ -119,11 +143,16 @@ class ExpertJobs {
 };
 
 void combine(CpuContext& cpu, const ExpertsCall& call, const Slots& slots, const float* down) {
-  const auto row = TF_ISA_FUNCTION(cpu.isa, combine_row);
+  const auto add = TF_ISA_FUNCTION(cpu.isa, add_combined);
+  const auto store_f32 = TF_ISA_FUNCTION(cpu.isa, store_combined_f32);
+  const auto store_bf16 = TF_ISA_FUNCTION(cpu.isa, store_combined_bf16);
   const int64_t k = call.expert_ids.dim(1), hidden_size = call.out.dim(1);
   for_row_blocks(cpu.pool, call.out.num_rows(), k * hidden_size, [&](int64_t t) {
-    row(call.out.row<float>(t), down, slots.slot_of + t * k, call.expert_weights.row<const float>(t), k,
-        hidden_size, call.accumulate);
+    const CombineRow row{down, slots.slot_of + t * k, call.expert_weights.row<const float>(t), k,
+                         hidden_size};
+    if (call.accumulate) return add(call.out.row<float>(t), row);
+    if (call.out.dtype == DType::kF32) return store_f32(call.out.row<float>(t), row);
+    store_bf16(call.out.row<bf16>(t), row);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "base/bf16.h"
 #include "base/fp_env.h"
 #include "ops/contract_math.h"
+#include "ops/reference/reference_math.h"
 #include "ops/reference/reference_ops.h"
 
 namespace tensorfold {
@@ -51,8 +52,11 @@ void ReferenceOps::experts(const ExpertsCall& call) {
       const auto expert = static_cast<size_t>(call.expert_ids.row<int32_t>(t)[j]);
       add_expert(*this, call, expert, call.expert_weights.row<float>(t)[j], call.x.rows(t, 1), buffers);
     }
-    float* out = call.out.row<float>(t);
-    for (size_t e = 0; e < hidden; ++e) out[e] = call.accumulate ? out[e] + buffers.sum[e] : buffers.sum[e];
+    for (size_t e = 0; e < hidden; ++e) {
+      const auto column = static_cast<int64_t>(e);
+      const float before = call.accumulate ? reference::load(call.out, t, column) : 0.0f;
+      reference::store(call.out, t, column, call.accumulate ? before + buffers.sum[e] : buffers.sum[e]);
+    }
   }
 }
 
