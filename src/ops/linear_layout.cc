@@ -2,6 +2,7 @@
 #include "ops/linear_layout.h"
 
 #include "base/dtype.h"
+#include "base/mxfp4.h"
 
 namespace tensorfold {
 namespace {
@@ -18,10 +19,11 @@ LinearLayout::LinearLayout(const LinearSpec& spec) {
   num_panels = ceil_div(spec.out, kPanelOutputs);
   padded_columns = ceil_div(spec.in, 2) * 2;
   segment_columns = quantum * ceil_div(spec.in, kSegments * quantum);
-  if (spec.format == WeightFormat::kAffine) {
+  if (spec.format != WeightFormat::kFloat) {
     chunk_columns = spec.group_size;
     scale_bytes = kPanelOutputs * element_bytes;
-    chunk_bytes = 2 * scale_bytes + kPanelOutputs * chunk_columns * spec.bits / 8;
+    unit_offset = spec.format == WeightFormat::kAffine ? 2 * scale_bytes : scale_bytes;
+    chunk_bytes = unit_offset + kPanelOutputs * chunk_columns * spec.bits / 8;
   } else {
     chunk_columns = 2;
     chunk_bytes = kPanelOutputs * chunk_columns * element_bytes;
@@ -48,9 +50,9 @@ int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t 
                             const FieldPiece& piece) {
   const int64_t group = column / layout.chunk_columns, unit = column % layout.chunk_columns / kUnitColumns;
   const int64_t unit_bytes =
-      (layout.chunk_bytes - 2 * layout.scale_bytes) / (layout.chunk_columns / kUnitColumns);
+      (layout.chunk_bytes - layout.unit_offset) / (layout.chunk_columns / kUnitColumns);
   constexpr int64_t kVectorBytes = kPanelOutputs * 4;
-  return output / kPanelOutputs * layout.panel_bytes + group * layout.chunk_bytes + 2 * layout.scale_bytes +
+  return output / kPanelOutputs * layout.panel_bytes + group * layout.chunk_bytes + layout.unit_offset +
          unit * unit_bytes + piece.vector * kVectorBytes + output % kPanelOutputs * 4 + column % 2 * 2;
 }
 
@@ -63,6 +65,9 @@ Status check_linear_layout(const LinearSpec& spec) {
     const bool bits_ok = (spec.bits >= 2 && spec.bits <= 6) || spec.bits == 8;
     const bool group_ok = spec.group_size == 32 || spec.group_size == 64 || spec.group_size == 128;
     format_ok = bits_ok && group_ok && spec.in % spec.group_size == 0;
+  } else {
+    format_ok = spec.dtype == DType::kBF16 && spec.bits == 4 && spec.group_size == kMxfp4BlockSize &&
+                spec.in % kMxfp4BlockSize == 0;
   }
   if (dtype_ok && format_ok && spec.out >= 1 && spec.in >= 1) return {};
   return unsupported("the cpu backend has no kernel for {}", to_string(spec));

@@ -4,6 +4,7 @@
 //   matrix  = panels of 32 outputs; the last one is filled up with zeros
 //   panel   = chunks in increasing column: one sequential stream for whoever computes those outputs
 //   chunk   = affine: one group:  scales [32], biases [32] (spec.dtype), then its units of 32 columns
+//             mxfp4:  one group:  scales [32] as bf16, then its unit of 4 bits, whose integers are E2M1 codes
 //             float:  16-bit: two columns; f32: one pair of columns as well, so that all count pairs
 //   unit    = `bits` vectors of 32 words of 32 bits; word o belongs to output o. A word's low half holds
 //   fields of
@@ -79,7 +80,8 @@ struct LinearLayout {
   int64_t padded_columns = 0;   ///< `in`, made even.
   int64_t segment_columns = 0;  ///< c * ceil(in / 8c); the last segments may be short or empty.
   int64_t chunk_columns = 0;    ///< The group size; 2 for floats.
-  int64_t scale_bytes = 0;      ///< Of a chunk's scales (its biases take as many); 0 for floats.
+  int64_t scale_bytes = 0;      ///< Of a chunk's scales (affine: its biases take as many); 0 for floats.
+  int64_t unit_offset = 0;      ///< Bytes from a chunk's start to its first unit.
   int64_t chunk_bytes = 0;
   int64_t panel_bytes = 0;
 
@@ -91,7 +93,7 @@ struct LinearLayout {
 int64_t packed_float_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
                             int64_t column);
 
-/// Bytes to the scale of [output, group]; its bias lies layout.scale_bytes further on.
+/// Bytes to the scale of [output, group]; its bias, if affine, lies layout.scale_bytes further on.
 int64_t packed_scale_offset(const LinearSpec& spec, const LinearLayout& layout, int64_t output,
                             int64_t group);
 
@@ -100,7 +102,7 @@ int64_t packed_field_offset(const LinearLayout& layout, int64_t output, int64_t 
                             const FieldPiece& piece);
 
 /// Whether the layout and its kernels take the spec: float bf16, f16, f32; affine of 2, 3, 4, 5, 6 or 8 bits
-/// in groups of 32, 64 or 128. Otherwise kUnsupported.
+/// in groups of 32, 64 or 128; MXFP4. Otherwise kUnsupported.
 Status check_linear_layout(const LinearSpec& spec);
 
 }  // namespace tensorfold

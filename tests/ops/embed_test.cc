@@ -60,8 +60,8 @@ TEST(EmbedReferenceTest, IsTheRoundedElementOfTheCheckpoint) {
           expected = packed.element(kTokens[t], e);
         } else {
           const int64_t group = e / spec.group_size;
-          expected = static_cast<double>(packed.scale(kTokens[t], group)) * packed.integer(kTokens[t], e) +
-                     packed.bias(kTokens[t], group);
+          expected = static_cast<double>(packed.scale(kTokens[t], group)) * packed.unscaled(kTokens[t], e);
+          if (spec.format == WeightFormat::kAffine) expected += packed.bias(kTokens[t], group);
         }
         const double ulp = expected == 0.0 ? 0.0 : std::ldexp(1.0, std::ilogb(expected) - 23);
         ASSERT_NEAR(out.view().row<float>(t)[e], expected, ulp / 2 * 1.0001) << to_string(spec);

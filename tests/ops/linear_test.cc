@@ -69,7 +69,7 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfRows) {
   const std::unique_ptr<Ops> ops = make_ops();
   for (const LinearSpec& spec :
        {affine_spec(65, 320, 4, 32, DType::kF16), affine_spec(96, 1152, 4, 64, DType::kBF16),
-        affine_spec(40, 640, 8, 128, DType::kF32), float_spec(65, 577, DType::kBF16),
+        affine_spec(40, 640, 8, 128, DType::kF32), mxfp4_spec(65, 352), float_spec(65, 577, DType::kBF16),
         float_spec(33, 200, DType::kF16), float_spec(33, 130, DType::kF32)}) {
     const RandomLinear matrix(spec, 2, *ops);
     for (DType activation : {DType::kBF16, DType::kF32}) {
@@ -91,9 +91,11 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfColumns) {
     }
   }
   for (int64_t in = 32; in <= 32 * 40; in += 32) {
-    const RandomLinear matrix(affine_spec(5, in, 4, 32, DType::kF16), 3, *ops);
-    const Case c(matrix, DType::kBF16, 2, false);
-    for (int64_t rows : {1, 2}) c.check(*ops, rows);
+    for (const LinearSpec& spec : {affine_spec(5, in, 4, 32, DType::kF16), mxfp4_spec(5, in)}) {
+      const RandomLinear matrix(spec, 3, *ops);
+      const Case c(matrix, DType::kBF16, 2, false);
+      for (int64_t rows : {1, 2}) c.check(*ops, rows);
+    }
   }
 }
 
@@ -123,7 +125,7 @@ TEST_P(LinearTest, EqualsTheReferenceForWideRows) {
   const std::unique_ptr<Ops> ops = make_ops();
   for (int64_t in : {2560, 5120, 20480}) {
     for (const LinearSpec& spec :
-         {affine_spec(3, in, 4, 64, DType::kBF16), affine_spec(3, in, 6, 128, DType::kF16),
+         {affine_spec(3, in, 4, 64, DType::kBF16), affine_spec(3, in, 6, 128, DType::kF16), mxfp4_spec(3, in),
           float_spec(3, in - 1, DType::kBF16), float_spec(3, in - 1, DType::kF32)}) {
       const RandomLinear matrix(spec, 4, *ops);
       const Case c(matrix, DType::kBF16, 13, false);
@@ -159,7 +161,7 @@ TEST_P(LinearTest, EqualsTheReferenceForAllBitPatterns) {
   const std::unique_ptr<Ops> ops = make_ops();
   for (const LinearSpec& spec :
        {float_spec(512, 6, DType::kBF16), float_spec(512, 6, DType::kF16), float_spec(512, 6, DType::kF32),
-        affine_spec(512, 64, 4, 32, DType::kBF16)}) {
+        affine_spec(512, 64, 4, 32, DType::kBF16), mxfp4_spec(512, 64)}) {
     const RandomLinear matrix(spec, 6, *ops, Values::kBitPatterns);
     for (DType activation : {DType::kBF16, DType::kF32}) {
       const Case c(matrix, activation, 64, false, Values::kBitPatterns);
@@ -171,7 +173,7 @@ TEST_P(LinearTest, EqualsTheReferenceForAllBitPatterns) {
 TEST_P(LinearTest, AddsToTheOutputAndRoundsItWhereAsked) {
   const std::unique_ptr<Ops> ops = make_ops(), reference = make_reference_ops();
   for (const LinearSpec& spec :
-       {affine_spec(70, 320, 4, 32, DType::kF16), float_spec(70, 99, DType::kBF16)}) {
+       {affine_spec(70, 320, 4, 32, DType::kF16), mxfp4_spec(70, 320), float_spec(70, 99, DType::kBF16)}) {
     const RandomLinear matrix(spec, 7, *ops);
     for (int64_t rows : {1, 4}) {
       const GuardedMatrix x(DType::kBF16, rows, spec.in);
@@ -199,8 +201,10 @@ TEST_P(LinearTest, SeveralCallsGiveTheBitsOfSeparateOnes) {
   for (int threads : {1, 2, 3}) {
     const std::unique_ptr<Ops> ops = make_ops(threads);
     const LinearSpec specs[] = {affine_spec(192, 384, 4, 32, DType::kF16),
-                                affine_spec(64, 384, 8, 64, DType::kBF16), float_spec(7, 384, DType::kF16),
+                                affine_spec(64, 384, 8, 64, DType::kBF16),
+                                float_spec(7, 384, DType::kF16),
                                 float_spec(33, 384, DType::kBF16),
+                                mxfp4_spec(70, 384),
                                 affine_spec(1000, 384, 3, 128, DType::kF32)};
     for (int64_t rows : {1, 5, 140}) {
       const GuardedMatrix x(DType::kBF16, rows, 384);
@@ -230,7 +234,7 @@ TEST_P(LinearTest, SeveralCallsGiveTheBitsOfSeparateOnes) {
 TEST_P(LinearTest, ARowAloneEqualsTheSameRowAmongOthers) {
   const std::unique_ptr<Ops> ops = make_ops(2);
   for (const LinearSpec& spec :
-       {affine_spec(96, 640, 4, 32, DType::kF16), float_spec(96, 640, DType::kBF16)}) {
+       {affine_spec(96, 640, 4, 32, DType::kF16), mxfp4_spec(96, 640), float_spec(96, 640, DType::kBF16)}) {
     const RandomLinear matrix(spec, 9, *ops);
     const GuardedMatrix x(DType::kBF16, 40, spec.in), together(DType::kF32, 40, spec.out);
     fill_random(x.view(), 15);
@@ -285,8 +289,8 @@ DoubleSum double_product(const RandomLinear& matrix, const View& x, int64_t t, i
       continue;
     }
     const int64_t group = k / spec.group_size;
-    sum.add(xk * packed.integer(output, k) * packed.scale(output, group));
-    sum.add(xk * packed.bias(output, group));
+    sum.add(xk * packed.unscaled(output, k) * packed.scale(output, group));
+    if (spec.format == WeightFormat::kAffine) sum.add(xk * packed.bias(output, group));
   }
   sum.add(weight.bias[output]);
   return sum;
@@ -312,18 +316,19 @@ TEST(LinearReferenceTest, ComputesTheProductOfTheCheckpointsMatrix) {
 }
 
 /// The order of arithmetic.md, written out for 3 groups of 32: segments of 64 columns, of which the second is
-/// half as long and six are empty.
+/// half as long and six are empty. MXFP4 has no sum of x.
 float sum_of_three_groups(const reference::PackedMatrix& packed, int64_t output, const bf16* x) {
   float segment[8] = {};
   for (int64_t group = 0; group < 3; ++group) {
     float d = 0, xs = 0;
     for (int64_t k = group * 32; k < group * 32 + 32; k += 2) {
-      d = std::fma(to_float(x[k + 1]), static_cast<float>(packed.integer(output, k + 1)), d);
-      d = std::fma(to_float(x[k]), static_cast<float>(packed.integer(output, k)), d);
+      d = std::fma(to_float(x[k + 1]), packed.unscaled(output, k + 1), d);
+      d = std::fma(to_float(x[k]), packed.unscaled(output, k), d);
       xs = std::fma(to_float(x[k]), 1.0f, std::fma(to_float(x[k + 1]), 1.0f, xs));
     }
     float& acc = segment[group / 2];
-    acc = std::fma(packed.scale(output, group), d, std::fma(packed.bias(output, group), xs, acc));
+    if (packed.spec().format == WeightFormat::kAffine) acc = std::fma(packed.bias(output, group), xs, acc);
+    acc = std::fma(packed.scale(output, group), d, acc);
   }
   return ((segment[0] + segment[1]) + (segment[2] + segment[3])) +
          ((segment[4] + segment[5]) + (segment[6] + segment[7]));
@@ -332,18 +337,20 @@ float sum_of_three_groups(const reference::PackedMatrix& packed, int64_t output,
 TEST(LinearReferenceTest, FollowsTheOrderOfTheContract) {
   const ScopedFlushDenormals flush;
   const std::unique_ptr<Ops> ops = make_reference_ops();
-  const RandomLinear matrix(affine_spec(50, 96, 4, 32, DType::kF16), 12, *ops);
-  const Case c(matrix, DType::kBF16, 3, true);
-  const LinearWeight weight = matrix.weight(true);
-  const reference::PackedMatrix packed(matrix.spec(), weight.data);
-  const GuardedMatrix expected(DType::kF32, 3, 50);
-  for (int64_t t = 0; t < 3; ++t) {
-    for (int64_t o = 0; o < 50; ++o) {
-      expected.view().row<float>(t)[o] =
-          sum_of_three_groups(packed, o, c.x.view().row<bf16>(t)) + weight.bias[o];
+  for (const LinearSpec& spec : {affine_spec(50, 96, 4, 32, DType::kF16), mxfp4_spec(50, 96)}) {
+    const RandomLinear matrix(spec, 12, *ops);
+    const Case c(matrix, DType::kBF16, 3, true);
+    const LinearWeight weight = matrix.weight(true);
+    const reference::PackedMatrix packed(spec, weight.data);
+    const GuardedMatrix expected(DType::kF32, 3, 50);
+    for (int64_t t = 0; t < 3; ++t) {
+      for (int64_t o = 0; o < 50; ++o) {
+        expected.view().row<float>(t)[o] =
+            sum_of_three_groups(packed, o, c.x.view().row<bf16>(t)) + weight.bias[o];
+      }
     }
+    EXPECT_TRUE(same_bits(c.expected.view(), expected.view())) << to_string(spec);
   }
-  EXPECT_TRUE(same_bits(c.expected.view(), expected.view()));
 }
 
 }  // namespace

@@ -103,6 +103,40 @@ TEST(PackTest, ReadsTheBitOrderOfTheFormat) {
   }
 }
 
+// The table of the OCP specification, once by hand: an expectation that shares no code with base/mxfp4.h.
+constexpr double kE2m1Values[] = {0.0,  0.5,  1.0,  1.5,  2.0,  3.0,  4.0,  6.0,
+                                  -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0};
+
+// 256 rows of one block: row s has scale s, and every code twice.
+TEST(PackTest, HoldsEveryCodeAndScaleOfMxfp4) {
+  const LinearSpec spec = mxfp4_spec(256, 32);
+  std::vector<std::byte> weight, scales;
+  for (int s = 0; s < 256; ++s) {
+    scales.push_back(static_cast<std::byte>(s));
+    // Low nibble first: column k has code (s + k) % 16.
+    for (int k = 0; k < 32; k += 2)
+      weight.push_back(static_cast<std::byte>((s + k) % 16 | (s + k + 1) % 16 << 4));
+  }
+  for (const std::unique_ptr<Ops>& ops :
+       {make_reference_ops(), std::unique_ptr<Ops>(std::move(make_cpu_ops(1)).value())}) {
+    std::vector<std::byte> packed(static_cast<size_t>(ops->packed_bytes(spec)), std::byte{0xee});
+    ops->pack(spec, {weight, scales, {}}, packed);
+    const reference::PackedMatrix view(spec, packed.data());
+    for (int64_t s = 0; s < 256; ++s) {
+      if (s == 255) {
+        EXPECT_TRUE(std::isnan(view.scale(s, 0)));
+      } else {
+        ASSERT_EQ(static_cast<double>(view.scale(s, 0)), std::ldexp(1.0, static_cast<int>(s) - 127)) << s;
+      }
+      for (int64_t k = 0; k < 32; ++k) {
+        const double expected = kE2m1Values[(s + k) % 16];
+        ASSERT_EQ(view.unscaled(s, k), expected) << "scale " << s << ", column " << k;
+        ASSERT_EQ(std::signbit(view.unscaled(s, k)), std::signbit(expected));
+      }
+    }
+  }
+}
+
 TEST(PackTest, RefusesWhatItHasNoKernelFor) {
   const std::unique_ptr<Ops> cpu = std::move(make_cpu_ops(1)).value();
   for (const LinearSpec& spec : all_specs(8, 2)) EXPECT_TRUE(cpu->check_linear(spec).ok()) << to_string(spec);
@@ -113,7 +147,20 @@ TEST(PackTest, RefusesWhatItHasNoKernelFor) {
       affine_spec(8, 128, 4, 64, DType::kU8),
       float_spec(8, 64, DType::kF8E4M3),
       float_spec(0, 64, DType::kBF16),
-      {.out = 8, .in = 64, .format = WeightFormat::kMxfp4, .dtype = DType::kU8, .bits = 4, .group_size = 32}};
+      mxfp4_spec(8, 48),
+      {.out = 8, .in = 64, .format = WeightFormat::kMxfp4, .dtype = DType::kU8, .bits = 4, .group_size = 32},
+      {.out = 8,
+       .in = 64,
+       .format = WeightFormat::kMxfp4,
+       .dtype = DType::kBF16,
+       .bits = 8,
+       .group_size = 32},
+      {.out = 8,
+       .in = 64,
+       .format = WeightFormat::kMxfp4,
+       .dtype = DType::kBF16,
+       .bits = 4,
+       .group_size = 64}};
   for (const LinearSpec& spec : bad) {
     const Status status = cpu->check_linear(spec);
     EXPECT_EQ(status.code(), StatusCode::kUnsupported);

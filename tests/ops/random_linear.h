@@ -47,6 +47,15 @@ inline void append_value(std::vector<std::byte>& bytes, DType dtype, float value
   }
 }
 
+/// An E8M0 scale of the same kinds; those of kTiny lie around 2^-62.
+inline std::byte random_e8m0(std::mt19937_64& random, Values values) {
+  const uint64_t bits = random();
+  const uint64_t scale = values == Values::kUsual  ? 120 + bits % 12
+                         : values == Values::kTiny ? 60 + bits % 10
+                                                   : bits % 256;
+  return static_cast<std::byte>(scale);
+}
+
 /// A checkpoint matrix with its packed form and its linear bias.
 class RandomLinear {
  public:
@@ -62,6 +71,10 @@ class RandomLinear {
       for (int64_t i = 0; i < elements * spec.bits / 8; ++i)
         weight_.push_back(static_cast<std::byte>(random()));
       for (int64_t i = 0; i < elements / spec.group_size; ++i) {
+        if (spec.format == WeightFormat::kMxfp4) {
+          scales_.push_back(random_e8m0(random, values));
+          continue;
+        }
         append_value(scales_, spec.dtype, random_value(random, values) / 8);
         append_value(biases_, spec.dtype, random_value(random, values));
       }
@@ -116,10 +129,19 @@ inline LinearSpec affine_spec(int64_t out, int64_t in, int bits, int group_size,
           .group_size = group_size};
 }
 
+inline LinearSpec mxfp4_spec(int64_t out, int64_t in) {
+  return {.out = out,
+          .in = in,
+          .format = WeightFormat::kMxfp4,
+          .dtype = DType::kBF16,
+          .bits = 4,
+          .group_size = 32};
+}
+
 /// Every format that linear() takes, with the given number of outputs and of groups (of 64 columns for
 /// floats, less an odd number of them).
 inline std::vector<LinearSpec> all_specs(int64_t out, int64_t groups) {
-  std::vector<LinearSpec> specs;
+  std::vector<LinearSpec> specs = {mxfp4_spec(out, groups * 32)};
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     specs.push_back(float_spec(out, groups * 64 - 27, dtype));
     for (int group_size : {32, 64, 128}) {

@@ -14,21 +14,21 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// out[k] = fma(scale, integers[k], bias) * multiplier for the 32 columns of a unit.
+/// out[k] = fma(scale, values[k], bias) * multiplier for the 32 columns of a unit.
 template <class Out>
-HWY_INLINE void scale_unit(Out* out, const float* integers, float scale, float bias, float multiplier) {
+HWY_INLINE void scale_unit(Out* out, const float* values, float scale, float bias, float multiplier) {
   const hn::ScalableTag<float> d;
   for (int64_t k = 0; k < kUnitColumns; k += static_cast<int64_t>(hn::Lanes(d))) {
-    const auto value = hn::MulAdd(hn::Set(d, scale), hn::Load(d, integers + k), hn::Set(d, bias));
+    const auto value = hn::MulAdd(hn::Set(d, scale), hn::Load(d, values + k), hn::Set(d, bias));
     store_as(d, hn::Mul(value, hn::Set(d, multiplier)), out + k);
   }
 }
 
-void scale_unit_f32(float* out, const float* integers, float scale, float bias, float multiplier) {
-  scale_unit(out, integers, scale, bias, multiplier);
+void scale_unit_f32(float* out, const float* values, float scale, float bias, float multiplier) {
+  scale_unit(out, values, scale, bias, multiplier);
 }
-void scale_unit_bf16(bf16* out, const float* integers, float scale, float bias, float multiplier) {
-  scale_unit(out, integers, scale, bias, multiplier);
+void scale_unit_bf16(bf16* out, const float* values, float scale, float bias, float multiplier) {
+  scale_unit(out, values, scale, bias, multiplier);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -38,6 +38,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <cstring>
 
+#include "base/mxfp4.h"
 #include "ops/cpu/split.h"
 
 namespace tensorfold::cpu {
@@ -54,9 +55,10 @@ float load_float(DType dtype, const std::byte* address) {
   return dtype == DType::kBF16 ? to_float(bf16{bits}) : to_float(f16{bits});
 }
 
-/// The integers of one output in a unit; `words` is the output's word of vector 0.
-template <int kBits>
-void unit_integers(float* integers, const std::byte* words) {
+/// What the scale multiplies, for one output of a unit: integers, or E2M1 values; `words` is the output's
+/// word of vector 0.
+template <int kBits, bool kIsMxfp4 = false>
+void unit_values(float* values, const std::byte* words) {
   uint32_t word[kBits];
   for (int v = 0; v < kBits; ++v) std::memcpy(&word[v], words + v * kPanelOutputs * 4, 4);
   for (int k = 0; k < kUnitColumns; ++k) {
@@ -67,45 +69,49 @@ void unit_integers(float* integers, const std::byte* words) {
       value |= (word[piece.vector] >> (piece.bit + k % 2 * 16) & ((1u << piece.count) - 1)) << at;
       at += piece.count;
     }
-    integers[k] = static_cast<float>(value ^ field_inversion(kBits));
+    values[k] = kIsMxfp4 ? e2m1_value(value) : static_cast<float>(value ^ field_inversion(kBits));
   }
 }
 
-using UnitIntegers = void (*)(float* integers, const std::byte* words);
+using UnitValues = void (*)(float* values, const std::byte* words);
 
-UnitIntegers unit_integers_of(int bits) {
-  switch (bits) {
+UnitValues unit_values_of(const LinearSpec& spec) {
+  if (spec.format == WeightFormat::kMxfp4) return unit_values<4, true>;
+  switch (spec.bits) {
     case 2:
-      return unit_integers<2>;
+      return unit_values<2>;
     case 3:
-      return unit_integers<3>;
+      return unit_values<3>;
     case 4:
-      return unit_integers<4>;
+      return unit_values<4>;
     case 5:
-      return unit_integers<5>;
+      return unit_values<5>;
     case 6:
-      return unit_integers<6>;
+      return unit_values<6>;
     default:
-      return unit_integers<8>;
+      return unit_values<8>;
   }
 }
 
+/// A row of groups. MXFP4's have no bias: fma(s, q, -0) is s * q, its zeros' signs included.
 template <class Out>
-void affine_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token,
-                float multiplier, void (*scale_unit)(Out*, const float*, float, float, float)) {
+void group_row(Out* out, const LinearWeight& table, const LinearLayout& layout, int64_t token,
+               float multiplier, void (*scale_unit)(Out*, const float*, float, float, float)) {
   const LinearSpec& spec = table.spec;
-  const UnitIntegers unit_integers = unit_integers_of(spec.bits);
+  const UnitValues unit_values = unit_values_of(spec);
   const int64_t unit_bytes = kPanelOutputs * kUnitColumns * spec.bits / 8;
-  alignas(64) float integers[kUnitColumns];
+  alignas(64) float values[kUnitColumns];
   for (int64_t g = 0; g < layout.num_chunks(); ++g) {
     const std::byte* scale = table.data + packed_scale_offset(spec, layout, token, g);
-    const float s = load_float(spec.dtype, scale), b = load_float(spec.dtype, scale + layout.scale_bytes);
+    const float s = load_float(spec.dtype, scale);
+    const float b =
+        spec.format == WeightFormat::kMxfp4 ? -0.0f : load_float(spec.dtype, scale + layout.scale_bytes);
     const std::byte* unit = table.data + token / kPanelOutputs * layout.panel_bytes + g * layout.chunk_bytes +
-                            2 * layout.scale_bytes + token % kPanelOutputs * 4;
+                            layout.unit_offset + token % kPanelOutputs * 4;
     for (int64_t k = 0; k < layout.chunk_columns;
          k += kUnitColumns, unit += unit_bytes, out += kUnitColumns) {
-      unit_integers(integers, unit);
-      scale_unit(out, integers, s, b, multiplier);
+      unit_values(values, unit);
+      scale_unit(out, values, s, b, multiplier);
     }
   }
 }
@@ -133,8 +139,8 @@ void embed(CpuContext& cpu, View out, const LinearWeight& table, std::span<const
   const auto unit_f32 = TF_ISA_FUNCTION(cpu.isa, scale_unit_f32);
   const auto unit_bf16 = TF_ISA_FUNCTION(cpu.isa, scale_unit_bf16);
   const auto row = [&](auto* out_row, int64_t token, auto scale_unit) {
-    if (table.spec.format == WeightFormat::kAffine) {
-      affine_row(out_row, table, layout, token, scale, scale_unit);
+    if (table.spec.format != WeightFormat::kFloat) {
+      group_row(out_row, table, layout, token, scale, scale_unit);
     } else {
       float_row(out_row, table, layout, token, scale);
     }

@@ -33,7 +33,7 @@ struct Product {
   PanelShape shape = {};
   const std::byte* x = nullptr;  ///< Row 0 of this product.
   int64_t x_stride_bytes = 0;
-  const float* group_sums = nullptr;  ///< [num_rows][num_groups]; null where weights are floats.
+  const float* group_sums = nullptr;  ///< [num_rows][num_groups]; null where no group has a bias.
   int64_t num_groups = 0;
   int64_t num_rows = 0;
   int64_t out_element_bytes = 0;

@@ -1,5 +1,6 @@
-// linear()'s kernels for CPUs with VDPBF16PS: bf16 activations, weights that are bf16 or small integers,
-// which bf16 holds exactly. One instruction is one step of arithmetic.md, "Linear", for 16 outputs.
+// linear()'s kernels for CPUs with VDPBF16PS: bf16 activations, weights that are bf16, or small integers or
+// E2M1 values, which bf16 holds exactly. One instruction is one step of arithmetic.md, "Linear", for 16
+// outputs.
 //
 // On Zen 5 (two each of lookup, shift and VDPBF16PS per cycle in four pipes) 64 bytes of 4-bit weights take
 // about 3.3 cycles for one row, 80 GB/s for a core at 4.2 GHz: more than memory gives it. Eight rows are
@@ -123,10 +124,11 @@ class Prefetch {
 /// d[g] += x.q over a unit of each of kGroups groups, which lie chunk_bytes apart. A loop over vectors, not
 /// unrolled: with a kernel per width and number of rows, code would outgrow what a loop of 8 to 200
 /// instructions gains by it.
-template <int kBits, int kRows, int kGroups>
-TF_INLINE inline void add_units(Sums<kRows> (&d)[kGroups], const Decoder<kBits>& decoder,
+template <class Decoder, int kRows, int kGroups>
+TF_INLINE inline void add_units(Sums<kRows> (&d)[kGroups], const Decoder& decoder,
                                 Rows<kRows> (&rows)[kGroups], const std::byte* unit, int64_t chunk_bytes,
                                 Prefetch& prefetch) {
+  constexpr int kBits = Decoder::kBits;
   constexpr int kFields = whole_steps_per_vector(kBits);
 #pragma GCC unroll 1
   for (int v = 0; v < kBits; ++v) {
@@ -156,33 +158,40 @@ TF_INLINE inline void add_units(Sums<kRows> (&d)[kGroups], const Decoder<kBits>&
   }
 }
 
-/// acc = fma(scale, d, fma(bias, xs, acc)) for kGroups groups from `group` on, which start at `chunk`.
-template <int kBits, int kRows, int kGroups>
-TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder<kBits>& decoder, const PanelArgs& args,
+/// acc = fma(scale, d, fma(bias, xs, acc)), or fma(scale, d, acc) without biases, for kGroups groups from
+/// `group` on, which start at `chunk`.
+template <class Decoder, int kRows, int kGroups>
+TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder& decoder, const PanelArgs& args,
                                  const std::byte* chunk, int64_t group) {
-  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * kBits / 8;
-  const DType dtype = args.shape.scale_dtype;
+  constexpr int64_t kUnitBytes = kPanelOutputs * kUnitColumns * Decoder::kBits / 8;
+  const DType dtype = Decoder::kHasBiases ? args.shape.scale_dtype : DType::kBF16;
   const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
+  const int64_t unit_offset = Decoder::kHasBiases ? 2 * scale_bytes : scale_bytes;
   Rows<kRows> rows[kGroups];
   Sums<kRows> d[kGroups];
   unroll<kGroups>([&](auto g) TF_INLINE {
     rows[g].set(args.x + (group + g) * args.shape.group_columns * 2, args.x_stride_bytes);
     d[g].clear();
   });
-  const std::byte* unit = chunk + 2 * scale_bytes;
+  const std::byte* unit = chunk + unit_offset;
   Prefetch prefetch(chunk, args.prefetch_end);
-  for (int64_t i = 0; i < kGroups * 2 * scale_bytes; i += 128) prefetch.advance();
+  for (int64_t i = 0; i < kGroups * unit_offset; i += 128) prefetch.advance();
   for (int64_t column = 0; column < args.shape.group_columns; column += kUnitColumns, unit += kUnitBytes) {
-    add_units<kBits>(d, decoder, rows, unit, args.shape.chunk_bytes, prefetch);
+    add_units(d, decoder, rows, unit, args.shape.chunk_bytes, prefetch);
   }
   unroll<kGroups>([&](auto g) TF_INLINE {
     const std::byte* scales = chunk + g * args.shape.chunk_bytes;
     unroll<kBlocks>([&](auto c) TF_INLINE {
-      const __m512 scale = load_scales(dtype, scales, c), bias = load_scales(dtype, scales + scale_bytes, c);
-      unroll<kRows>([&](auto r) TF_INLINE {
-        const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group + g]);
-        acc.at[r][c] = _mm512_fmadd_ps(scale, d[g].at[r][c], _mm512_fmadd_ps(bias, xs, acc.at[r][c]));
-      });
+      if constexpr (Decoder::kHasBiases) {
+        const __m512 bias = load_scales(dtype, scales + scale_bytes, c);
+        unroll<kRows>([&](auto r) TF_INLINE {
+          const __m512 xs = _mm512_set1_ps(args.group_sums[r * args.group_sums_stride + group + g]);
+          acc.at[r][c] = _mm512_fmadd_ps(bias, xs, acc.at[r][c]);
+        });
+      }
+      const __m512 scale = load_scales(dtype, scales, c);
+      unroll<kRows>([&](auto r)
+                        TF_INLINE { acc.at[r][c] = _mm512_fmadd_ps(scale, d[g].at[r][c], acc.at[r][c]); });
     });
   });
 }
@@ -192,10 +201,10 @@ TF_INLINE inline void add_groups(Sums<kRows>& acc, const Decoder<kBits>& decoder
 /// 56 GB/s. Four at once reach 70 there, but no more from memory.)
 constexpr int64_t groups_at_once(int rows) { return rows <= 3 ? 2 : 1; }
 
-template <int kBits, int kRows>
-void affine_panel(const PanelArgs& args) {
+template <class Decoder, int kRows>
+void group_panel(const PanelArgs& args) {
   constexpr int64_t kMaxGroups = groups_at_once(kRows);
-  const Decoder<kBits> decoder;
+  const Decoder decoder;
   Segments<kRows> segments;
   const int64_t num_groups = args.shape.columns / args.shape.group_columns;
   const int64_t segment_groups = args.shape.segment_columns / args.shape.group_columns;
@@ -208,8 +217,8 @@ void affine_panel(const PanelArgs& args) {
     unroll<kMaxGroups>([&](auto fewer) TF_INLINE {
       constexpr int kGroups = kMaxGroups - fewer;
       for (; group + kGroups <= end; group += kGroups) {
-        add_groups<kBits, kRows, kGroups>(acc, decoder, args, args.panel + group * args.shape.chunk_bytes,
-                                          group);
+        add_groups<Decoder, kRows, kGroups>(acc, decoder, args, args.panel + group * args.shape.chunk_bytes,
+                                            group);
       }
     });
     segments.push(acc);
@@ -245,10 +254,10 @@ void bf16_panel(const PanelArgs& args) {
 /// themselves in and out (measured on Zen 5, 4 bits: 8 rows 230 GMAC/s on one core, 12 rows 220).
 constexpr int kMaxRows = 8;
 
-template <int kBits>
-void affine_rows(const PanelArgs& args) {
+template <class Decoder>
+void group_rows(const PanelArgs& args) {
   [&]<int... R>(std::integer_sequence<int, R...>) {
-    static constexpr PanelKernel kByRows[] = {affine_panel<kBits, R + 1>...};
+    static constexpr PanelKernel kByRows[] = {group_panel<Decoder, R + 1>...};
     kByRows[args.num_rows - 1](args);
   }
   (std::make_integer_sequence<int, kMaxRows>{});
@@ -314,31 +323,30 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_co
   }
 }
 
-PanelKernel affine_kernel(int bits) {
-  switch (bits) {
+PanelKernel panel_kernel(const LinearSpec& spec) {
+  if (spec.format == WeightFormat::kFloat) return bf16_rows;
+  if (spec.format == WeightFormat::kMxfp4) return group_rows<Mxfp4Decoder>;
+  switch (spec.bits) {
     case 2:
-      return affine_rows<2>;
+      return group_rows<Decoder<2>>;
     case 3:
-      return affine_rows<3>;
+      return group_rows<Decoder<3>>;
     case 4:
-      return affine_rows<4>;
+      return group_rows<Decoder<4>>;
     case 5:
-      return affine_rows<5>;
+      return group_rows<Decoder<5>>;
     case 6:
-      return affine_rows<6>;
+      return group_rows<Decoder<6>>;
     default:
-      return affine_rows<8>;
+      return group_rows<Decoder<8>>;
   }
 }
 
 }  // namespace
 
 LinearKernels linear_kernels_avx512bf16(const LinearSpec& spec) {
-  const bool is_affine = spec.format == WeightFormat::kAffine;
-  return {.x_dtype = DType::kBF16,
-          .panel = is_affine ? affine_kernel(spec.bits) : bf16_rows,
-          .max_rows = kMaxRows,
-          .group_sums = group_sums};
+  return {
+      .x_dtype = DType::kBF16, .panel = panel_kernel(spec), .max_rows = kMaxRows, .group_sums = group_sums};
 }
 
 }  // namespace tensorfold::cpu

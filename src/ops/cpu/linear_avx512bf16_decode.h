@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/mxfp4.h"
 #include "ops/linear_layout.h"
 
 /// Lambdas are kernels' loop bodies here: registers must not become memory at a call.
@@ -47,6 +48,14 @@ struct WordTable {
   }
 };
 
+/// The table of E2M1 codes, repeated likewise.
+struct E2m1Table {
+  alignas(64) uint16_t entry[32];
+  constexpr E2m1Table() : entry() {
+    for (unsigned i = 0; i < 32; ++i) entry[i] = e2m1_bf16_bits(i % 16);
+  }
+};
+
 /// Low and high bytes of the bf16 of 0..127.
 struct ByteTable {
   alignas(64) uint8_t low[128];
@@ -64,13 +73,20 @@ TF_INLINE inline __m512i load_words(const std::byte* unit, int vector, int block
   return _mm512_load_si512(unit + (vector * kBlocks + block) * 64);
 }
 
+/// Widths of the integers, and whether groups have biases.
+template <int kWidth, bool kBiases = true>
+struct Coding {
+  static constexpr int kBits = kWidth;
+  static constexpr bool kHasBiases = kBiases;
+};
+
 /// Turns words into operands of VDPBF16PS. `field<kField>(words)` is the kField-th whole field of a vector's
 /// words; `rest<kStep>(unit, block)` is a step that is put together from several vectors' spare bits.
-template <int kBits>
-class Decoder {
+template <int kBits, class Table = WordTable<kBits, 1>, bool kHasBiases = true>
+class Decoder : public Coding<kBits, kHasBiases> {
  public:
   Decoder() {
-    static constexpr WordTable<kBits, 1> kTable;
+    static constexpr Table kTable;
     table_ = _mm512_load_si512(kTable.entry);
   }
 
@@ -97,7 +113,7 @@ class Decoder {
 };
 
 template <>
-class Decoder<6> {
+class Decoder<6> : public Coding<6> {
  public:
   Decoder() {
     static constexpr WordTable<6, 2> kTable;
@@ -128,7 +144,7 @@ class Decoder<6> {
 /// 8 bits: bytes are looked up, 64 at once. A stored byte c has its top bit inverted: below 0x80 it stands
 /// for 128 + c, whose bf16 is 0x43 and c itself; from 0x80 on for c - 0x80, whose two bytes come from tables.
 template <>
-class Decoder<8> {
+class Decoder<8> : public Coding<8> {
  public:
   Decoder() {
     static constexpr ByteTable kTable;
@@ -160,6 +176,8 @@ class Decoder<8> {
 
   __m512i low0_, low1_, high0_, high1_;
 };
+
+using Mxfp4Decoder = Decoder<4, E2m1Table, /*kHasBiases=*/false>;
 
 }  // namespace
 }  // namespace tensorfold::cpu

@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "base/mxfp4.h"
 #include "hwy/highway.h"
 #include "ops/linear_layout.h"
 
@@ -51,50 +52,106 @@ TF_INLINE inline V to_floats(hn::Vec<DU> integers) {
   return hn::ConvertTo(D(), hn::BitCast(hn::RebindToSigned<D>(), integers));
 }
 
-/// The kField-th whole field of a vector's words, of the even (kColumn 0) or odd (1) column.
-template <int kBits, int kField, int kColumn>
-TF_INLINE inline V field(hn::Vec<DU> words) {
-  if constexpr (field_inversion(kBits) != 0)
-    words = hn::Xor(words, hn::Set(DU(), field_inversion(kBits) * 0x01010101u));
-  return to_floats(cut<16 * kColumn + kField * kBits, kBits>(words));
-}
+/// Integers of kWidth bits, in groups with biases.
+template <int kWidth>
+struct Integers {
+  static constexpr int kBits = kWidth;
+  static constexpr bool kHasBiases = true;
 
-/// A step that is put together from several vectors' spare bits.
-template <int kBits, int kStep, int kColumn>
-TF_INLINE inline V rest(const std::byte* unit, int c) {
-  constexpr FieldPieces kPieces = field_pieces(kBits, kStep);
-  auto value = hn::Zero(DU());
-  unroll<kPieces.size>([&](auto i) TF_INLINE {
-    constexpr FieldPiece kPiece = kPieces.piece[i];
-    const auto part = cut<16 * kColumn + kPiece.bit, kPiece.count>(load_words(unit, kPiece.vector, c));
-    // Bits one by one (3 and 5 bits), or four and two (6 bits): each piece lies above i times the first's.
-    value = hn::Or(value, hn::ShiftLeft<i * kPieces.piece[0].count>(part));
-  });
-  return to_floats(value);
-}
+  /// The kField-th whole field of a vector's words, of the even (kColumn 0) or odd (1) column.
+  template <int kField, int kColumn>
+  static TF_INLINE inline V field(hn::Vec<DU> words) {
+    if constexpr (field_inversion(kBits) != 0)
+      words = hn::Xor(words, hn::Set(DU(), field_inversion(kBits) * 0x01010101u));
+    return to_floats(cut<16 * kColumn + kField * kBits, kBits>(words));
+  }
+
+  /// A step that is put together from several vectors' spare bits.
+  template <int kStep, int kColumn>
+  static TF_INLINE inline V rest(const std::byte* unit, int c) {
+    constexpr FieldPieces kPieces = field_pieces(kBits, kStep);
+    auto value = hn::Zero(DU());
+    unroll<kPieces.size>([&](auto i) TF_INLINE {
+      constexpr FieldPiece kPiece = kPieces.piece[i];
+      const auto part = cut<16 * kColumn + kPiece.bit, kPiece.count>(load_words(unit, kPiece.vector, c));
+      // Bits one by one (3 and 5 bits), or four and two (6 bits): each piece lies above i times the first's.
+      value = hn::Or(value, hn::ShiftLeft<i * kPieces.piece[0].count>(part));
+    });
+    return to_floats(value);
+  }
+};
+
+/// E2M1 values by code, and the bytes of their bf16.
+struct E2m1Tables {
+  alignas(64) float value[16];
+  alignas(16) uint8_t low_byte[16];
+  alignas(16) uint8_t high_byte[16];
+  constexpr E2m1Tables() : value(), low_byte(), high_byte() {
+    for (unsigned i = 0; i < 16; ++i) {
+      value[i] = e2m1_value(i);
+      low_byte[i] = static_cast<uint8_t>(e2m1_bf16_bits(i));
+      high_byte[i] = static_cast<uint8_t>(e2m1_bf16_bits(i) >> 8);
+    }
+  }
+};
+inline constexpr E2m1Tables kE2m1;
+
+/// The codes of MXFP4.
+struct E2m1 {
+  static constexpr int kBits = 4;
+  static constexpr bool kHasBiases = false;
+
+#if HWY_TARGET == HWY_AVX3
+  template <int kField, int kColumn>
+  static TF_INLINE inline V field(hn::Vec<DU> words) {
+    const auto codes = hn::BitCast(hn::RebindToSigned<D>(), cut<16 * kColumn + kField * 4, 4>(words));
+    return hn::TableLookupLanes(hn::Load(D(), kE2m1.value), hn::IndicesFromVec(D(), codes));
+  }
+#else
+  // A register holds half a table or less, so bytes are looked up: the two of a bf16, for every second field
+  // of a word at once. Fields 0 and 1 are in a half's low byte, 2 and 3 in its high byte. (What several calls
+  // have in common is computed once: the compiler sees the same expressions.)
+  template <int kField, int kColumn>
+  static TF_INLINE inline V field(hn::Vec<DU> words) {
+    const hn::Repartition<uint8_t, D> d8;
+    const hn::Repartition<uint16_t, D> d16;
+    if constexpr (kField % 2 == 1) words = hn::ShiftRight<4>(words);
+    const auto codes = hn::BitCast(d8, hn::And(words, hn::Set(DU(), 0x0f0f0f0fu)));
+    const auto low = hn::BitCast(d16, hn::TableLookupBytes(hn::LoadDup128(d8, kE2m1.low_byte), codes));
+    const auto high = hn::BitCast(d16, hn::TableLookupBytes(hn::LoadDup128(d8, kE2m1.high_byte), codes));
+    const auto halves = kField < 2 ? hn::Or(hn::ShiftLeft<8>(high), hn::And(low, hn::Set(d16, 0x00ffu)))
+                                   : hn::Or(hn::And(high, hn::Set(d16, 0xff00u)), hn::ShiftRight<8>(low));
+    const auto pair = hn::BitCast(DU(), halves);
+    return hn::BitCast(D(),
+                       kColumn == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(DU(), 0xffff0000u)));
+  }
+#endif
+};
 
 /// Decodes registers [first, first + count) of a unit's outputs to weights [32 columns][32], from the row's
 /// start on.
 using DecodeUnit = void (*)(float* weights, const std::byte* unit, int first, int count);
 
-template <int kBits>
+template <class Coding>
 void decode_unit(float* weights, const std::byte* unit, int first, int count) {
-  constexpr int kFields = whole_steps_per_vector(kBits);
+  constexpr int kBits = Coding::kBits, kFields = whole_steps_per_vector(kBits);
   const auto store = [&](int column, int c, V values)
                          TF_INLINE { hn::Store(values, D(), weights + column * kPanelOutputs + c * kLanes); };
   for (int c = 0; c < count; ++c) {
     for (int v = 0; v < kBits; ++v) {
       const auto words = load_words(unit, v, first + c);
       unroll<kFields>([&](auto f) TF_INLINE {
-        store(2 * (v * kFields + f), c, field<kBits, f, 0>(words));
-        store(2 * (v * kFields + f) + 1, c, field<kBits, f, 1>(words));
+        store(2 * (v * kFields + f), c, Coding::template field<f, 0>(words));
+        store(2 * (v * kFields + f) + 1, c, Coding::template field<f, 1>(words));
       });
     }
-    unroll<kUnitSteps - whole_steps(kBits)>([&](auto i) TF_INLINE {
-      constexpr int kStep = whole_steps(kBits) + i;
-      store(2 * kStep, c, rest<kBits, kStep, 0>(unit, first + c));
-      store(2 * kStep + 1, c, rest<kBits, kStep, 1>(unit, first + c));
-    });
+    if constexpr (constexpr int kRest = kUnitSteps - whole_steps(kBits); kRest > 0) {
+      unroll<kRest>([&](auto i) TF_INLINE {
+        constexpr int kStep = whole_steps(kBits) + i;
+        store(2 * kStep, c, Coding::template rest<kStep, 0>(unit, first + c));
+        store(2 * kStep + 1, c, Coding::template rest<kStep, 1>(unit, first + c));
+      });
+    }
   }
 }
 

@@ -41,7 +41,7 @@ struct PanelArgs {
   PanelShape shape;
   const std::byte* x = nullptr;  ///< Row 0: [columns] of LinearKernels::x_dtype.
   int64_t x_stride_bytes = 0;
-  const float* group_sums = nullptr;  ///< Row 0: [groups]; null where weights are floats.
+  const float* group_sums = nullptr;  ///< Row 0: [groups]; null where no group has a bias.
   int64_t group_sums_stride = 0;
   float* sums = nullptr;  ///< [num_rows][32], aligned to 64; out: the tree of the eight segments.
   int num_rows = 0;       ///< 1 .. LinearKernels::max_rows
@@ -59,8 +59,8 @@ struct LinearKernels {
   GroupSumsKernel group_sums = nullptr;
 };
 
-/// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine or bf16
-/// weights, and shares AVX-512's for the rest.
+/// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine, MXFP4 or
+/// bf16 weights, and shares AVX-512's for the rest.
 LinearKernels linear_kernels(CpuIsa isa, const LinearSpec& spec, DType activation);
 
 /// linear_simd.cc: fp32 activations, any weights. What the others fall back to.

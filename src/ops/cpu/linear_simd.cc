@@ -6,7 +6,7 @@
 // instructions for a register of weights, so AVX2 is bound by computing, not by memory. The common widths
 // have a kernel for every number of rows that decodes in registers. The others have one for a single row;
 // several rows share a kernel that takes weights from a buffer, which costs them a fifth of their speed and
-// the compiler a sixth of its time.
+// the compiler a sixth of its time. So do several rows of MXFP4, whose lookups are dearer than shifts.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -100,8 +100,10 @@ class Segments {
 
 /// A unit's weights decoded in registers. A loop over vectors, not unrolled: with a kernel per width and
 /// number of rows there would be megabytes of code.
-template <int kBits>
+template <class Coding>
 struct UnitInRegisters {
+  static constexpr int kBits = Coding::kBits;
+  static constexpr bool has_biases = Coding::kHasBiases;
   static constexpr int64_t bytes = kPanelOutputs * kUnitColumns * kBits / 8;
 
   /// d += x.q over the unit, of which `first` is the first register of outputs.
@@ -113,17 +115,22 @@ struct UnitInRegisters {
       hn::Vec<DU> words[kVectors];
       unroll<kVectors>([&](auto c) TF_INLINE { words[c] = load_words(unit, v, first + c); });
       unroll<kFields>([&](auto f) TF_INLINE {
-        add_column(d, rows, 2 * f + 1, [&](int c) TF_INLINE { return field<kBits, f, 1>(words[c]); });
-        add_column(d, rows, 2 * f, [&](int c) TF_INLINE { return field<kBits, f, 0>(words[c]); });
+        add_column(d, rows, 2 * f + 1,
+                   [&](int c) TF_INLINE { return Coding::template field<f, 1>(words[c]); });
+        add_column(d, rows, 2 * f, [&](int c) TF_INLINE { return Coding::template field<f, 0>(words[c]); });
       });
       rows.advance(2 * kFields);
     }
-    unroll<kUnitSteps - whole_steps(kBits)>([&](auto i) TF_INLINE {
-      constexpr int kStep = whole_steps(kBits) + i;
-      add_column(d, rows, 2 * i + 1, [&](int c) TF_INLINE { return rest<kBits, kStep, 1>(unit, first + c); });
-      add_column(d, rows, 2 * i, [&](int c) TF_INLINE { return rest<kBits, kStep, 0>(unit, first + c); });
-    });
-    rows.advance(2 * (kUnitSteps - whole_steps(kBits)));
+    if constexpr (constexpr int kRest = kUnitSteps - whole_steps(kBits); kRest > 0) {
+      unroll<kRest>([&](auto i) TF_INLINE {
+        constexpr int kStep = whole_steps(kBits) + i;
+        add_column(d, rows, 2 * i + 1,
+                   [&](int c) TF_INLINE { return Coding::template rest<kStep, 1>(unit, first + c); });
+        add_column(d, rows, 2 * i,
+                   [&](int c) TF_INLINE { return Coding::template rest<kStep, 0>(unit, first + c); });
+      });
+      rows.advance(2 * kRest);
+    }
   }
 };
 
@@ -131,6 +138,7 @@ struct UnitInRegisters {
 struct UnitInBuffer {
   DecodeUnit decode = nullptr;
   int64_t bytes = 0;
+  bool has_biases = true;
 
   template <int kRows, int kVectors>
   TF_INLINE void add(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) const {
@@ -146,7 +154,7 @@ struct UnitInBuffer {
 
 /// kVectors registers of a panel's outputs, from register `first` on.
 template <int kRows, int kVectors, class Unit>
-void affine_part(const PanelArgs& args, const Unit& unit, int first) {
+void group_part(const PanelArgs& args, const Unit& unit, int first) {
   const DType dtype = args.shape.scale_dtype;
   const int64_t scale_bytes = kPanelOutputs * (dtype == DType::kF32 ? 4 : 2);
   const std::byte* p = args.panel;
@@ -159,7 +167,7 @@ void affine_part(const PanelArgs& args, const Unit& unit, int first) {
     acc.clear();
     for (; column < end; ++group) {
       const std::byte* scales = p;
-      p += 2 * scale_bytes;
+      p += unit.has_biases ? 2 * scale_bytes : scale_bytes;
       Sums<kRows, kVectors> d;
       d.clear();
       for (const int64_t group_end = column + args.shape.group_columns; column < group_end;
@@ -169,12 +177,15 @@ void affine_part(const PanelArgs& args, const Unit& unit, int first) {
         p += unit.bytes;
       }
       unroll<kVectors>([&](auto c) TF_INLINE {
+        if (unit.has_biases) {
+          const V bias = load_scales(dtype, scales + scale_bytes, first + c);
+          unroll<kRows>([&](auto r) TF_INLINE {
+            const V xs = hn::Set(D(), args.group_sums[r * args.group_sums_stride + group]);
+            acc.at[r][c] = hn::MulAdd(bias, xs, acc.at[r][c]);
+          });
+        }
         const V scale = load_scales(dtype, scales, first + c);
-        const V bias = load_scales(dtype, scales + scale_bytes, first + c);
-        unroll<kRows>([&](auto r) TF_INLINE {
-          const V xs = hn::Set(D(), args.group_sums[r * args.group_sums_stride + group]);
-          acc.at[r][c] = hn::MulAdd(scale, d.at[r][c], hn::MulAdd(bias, xs, acc.at[r][c]));
-        });
+        unroll<kRows>([&](auto r) TF_INLINE { acc.at[r][c] = hn::MulAdd(scale, d.at[r][c], acc.at[r][c]); });
       });
     }
     segments.push(acc);
@@ -217,10 +228,10 @@ constexpr int vectors_for(int rows) {
 }
 
 template <int kRows, class Unit>
-void affine_rows(const PanelArgs& args, const Unit& unit) {
+void group_rows(const PanelArgs& args, const Unit& unit) {
   constexpr int kVectors = vectors_for(kRows);
   for (int first = 0; first < kPanelVectors; first += kVectors)
-    affine_part<kRows, kVectors>(args, unit, first);
+    group_part<kRows, kVectors>(args, unit, first);
 }
 
 template <DType kDType, int kRows>
@@ -231,9 +242,9 @@ void float_rows(const PanelArgs& args) {
 }
 
 template <class Unit, int... R>
-void affine_any_rows(const PanelArgs& args, const Unit& unit, std::integer_sequence<int, R...>) {
+void group_any_rows(const PanelArgs& args, const Unit& unit, std::integer_sequence<int, R...>) {
   using Kernel = void (*)(const PanelArgs&, const Unit&);
-  static constexpr Kernel kByRows[] = {affine_rows<R + 1, Unit>...};
+  static constexpr Kernel kByRows[] = {group_rows<R + 1, Unit>...};
   kByRows[args.num_rows - 1](args, unit);
 }
 
@@ -243,16 +254,16 @@ void float_any_rows(const PanelArgs& args, std::integer_sequence<int, R...>) {
   kByRows[args.num_rows - 1](args);
 }
 
-template <int kBits>
-void affine_panel(const PanelArgs& args) {
-  const UnitInRegisters<kBits> unit;
-  if constexpr (kBits == 4 || kBits == 8) {
-    affine_any_rows(args, unit, std::make_integer_sequence<int, kMaxRows>());
+template <class Coding>
+void group_panel(const PanelArgs& args) {
+  const UnitInRegisters<Coding> unit;
+  if constexpr (Coding::kHasBiases && (Coding::kBits == 4 || Coding::kBits == 8)) {
+    group_any_rows(args, unit, std::make_integer_sequence<int, kMaxRows>());
   } else if (args.num_rows == 1) {
-    affine_rows<1>(args, unit);
+    group_rows<1>(args, unit);
   } else {
-    affine_any_rows(args, UnitInBuffer{decode_unit<kBits>, unit.bytes},
-                    std::make_integer_sequence<int, kMaxRows>());
+    group_any_rows(args, UnitInBuffer{decode_unit<Coding>, unit.bytes, unit.has_biases},
+                   std::make_integer_sequence<int, kMaxRows>());
   }
 }
 
@@ -280,19 +291,20 @@ PanelKernel panel_kernel(const LinearSpec& spec) {
     if (spec.dtype == DType::kBF16) return float_panel<DType::kBF16>;
     return spec.dtype == DType::kF16 ? float_panel<DType::kF16> : float_panel<DType::kF32>;
   }
+  if (spec.format == WeightFormat::kMxfp4) return group_panel<E2m1>;
   switch (spec.bits) {
     case 2:
-      return affine_panel<2>;
+      return group_panel<Integers<2>>;
     case 3:
-      return affine_panel<3>;
+      return group_panel<Integers<3>>;
     case 4:
-      return affine_panel<4>;
+      return group_panel<Integers<4>>;
     case 5:
-      return affine_panel<5>;
+      return group_panel<Integers<5>>;
     case 6:
-      return affine_panel<6>;
+      return group_panel<Integers<6>>;
     default:
-      return affine_panel<8>;
+      return group_panel<Integers<8>>;
   }
 }
 
@@ -314,7 +326,7 @@ LinearKernels linear_kernels_f32(CpuIsa isa, const LinearSpec& spec) {
 
 LinearKernels linear_kernels(CpuIsa isa, const LinearSpec& spec, DType activation) {
 #if defined(__x86_64__)
-  const bool exact_in_bf16 = spec.format == WeightFormat::kAffine || spec.dtype == DType::kBF16;
+  const bool exact_in_bf16 = spec.format != WeightFormat::kFloat || spec.dtype == DType::kBF16;
   if (isa == CpuIsa::kAvx512Bf16 && activation == DType::kBF16 && exact_in_bf16) {
     return linear_kernels_avx512bf16(spec);
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/mxfp4.h"
 #include "ops/linear_layout.h"
 
 namespace tensorfold::cpu {
@@ -105,10 +106,25 @@ void pack_affine_row(const LinearSpec& spec, const LinearLayout& layout, const L
                 static_cast<size_t>(size));
     std::memcpy(chunk + layout.scale_bytes + lane * size, source.biases.data() + (output * groups + g) * size,
                 static_cast<size_t>(size));
-    std::byte* unit = chunk + 2 * layout.scale_bytes + lane * 4;
+    std::byte* unit = chunk + layout.unit_offset + lane * 4;
     for (int64_t u = 0; u < units; ++u, unit += spec.bits * kVectorBytes, row += source_unit_bytes) {
       pack_unit(unit, row);
     }
+  }
+}
+
+/// The same of MXFP4: a byte a scale, no biases, one unit to a group.
+void pack_mxfp4_row(const LinearLayout& layout, const LinearSource& source, int64_t output,
+                    std::byte* panel) {
+  constexpr int64_t kBlockBytes = kMxfp4BlockSize / 2;
+  const int64_t lane = output % kPanelOutputs, blocks = layout.num_chunks();
+  const std::byte* scales = source.scales.data() + output * blocks;
+  const std::byte* codes = source.weight.data() + output * blocks * kBlockBytes;
+  for (int64_t g = 0; g < blocks; ++g) {
+    std::byte* chunk = panel + g * layout.chunk_bytes;
+    const uint16_t scale = e8m0_bf16_bits(static_cast<uint8_t>(scales[g]));
+    std::memcpy(chunk + lane * 2, &scale, sizeof scale);
+    pack_unit_words<4>(chunk + layout.unit_offset + lane * 4, codes + g * kBlockBytes);
   }
 }
 
@@ -142,6 +158,8 @@ void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byt
     }
     if (spec.format == WeightFormat::kAffine) {
       pack_affine_row(spec, layout, source, output, panel);
+    } else if (spec.format == WeightFormat::kMxfp4) {
+      pack_mxfp4_row(layout, source, output, panel);
     } else if (dtype_bytes(spec.dtype) == 2) {
       pack_float_row<uint16_t>(spec, layout, source, output, panel);
     } else {

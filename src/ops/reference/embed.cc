@@ -18,8 +18,10 @@ void ReferenceOps::embed(View out, const LinearWeight& table, std::span<const in
         continue;
       }
       const int64_t group = e / table.spec.group_size;
-      const auto q = static_cast<float>(matrix.integer(token, e));
-      const float value = contract::fused(matrix.scale(token, group), q, matrix.bias(token, group));
+      const float q = matrix.unscaled(token, e), group_scale = matrix.scale(token, group);
+      const float value = table.spec.format == WeightFormat::kMxfp4
+                              ? group_scale * q
+                              : contract::fused(group_scale, q, matrix.bias(token, group));
       reference::store(out, t, e, value * scale);
     }
   }

@@ -13,7 +13,8 @@ namespace {
 
 using contract::fused;
 
-/// One output's weights, unpacked: `weight` holds elements or integers, padded by zeros to whole steps.
+/// One output's weights, unpacked: `weight` holds elements, or what a scale multiplies, padded by zeros to
+/// whole steps. `bias` is that of affine groups.
 struct WeightRow {
   std::vector<float> weight, scale, bias;
 };
@@ -22,14 +23,13 @@ WeightRow unpack_row(const reference::PackedMatrix& matrix, int64_t output) {
   const LinearSpec& spec = matrix.spec();
   WeightRow row;
   row.weight.assign(static_cast<size_t>(matrix.layout().padded_columns), 0.0f);
-  const bool is_affine = spec.format == WeightFormat::kAffine;
+  const bool is_float = spec.format == WeightFormat::kFloat;
   for (int64_t k = 0; k < spec.in; ++k) {
-    row.weight[static_cast<size_t>(k)] =
-        is_affine ? static_cast<float>(matrix.integer(output, k)) : matrix.element(output, k);
+    row.weight[static_cast<size_t>(k)] = is_float ? matrix.element(output, k) : matrix.unscaled(output, k);
   }
-  for (int64_t g = 0; is_affine && g < spec.in / spec.group_size; ++g) {
+  for (int64_t g = 0; !is_float && g < spec.in / spec.group_size; ++g) {
     row.scale.push_back(matrix.scale(output, g));
-    row.bias.push_back(matrix.bias(output, g));
+    if (spec.format == WeightFormat::kAffine) row.bias.push_back(matrix.bias(output, g));
   }
   return row;
 }
@@ -61,7 +61,9 @@ float segment_sum(const WeightRow& row, const LinearSpec& spec, const float* x, 
   for (int64_t k = begin; k < end; k += spec.group_size) {
     const auto g = static_cast<size_t>(k / spec.group_size);
     const float d = dot(0.0f, x, row.weight.data(), k, k + spec.group_size);
-    acc = fused(row.scale[g], d, fused(row.bias[g], group_sum(x, k, k + spec.group_size), acc));
+    if (spec.format == WeightFormat::kAffine)
+      acc = fused(row.bias[g], group_sum(x, k, k + spec.group_size), acc);
+    acc = fused(row.scale[g], d, acc);
   }
   return acc;
 }

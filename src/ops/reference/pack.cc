@@ -3,6 +3,7 @@
 
 #include "base/bf16.h"
 #include "base/check.h"
+#include "base/mxfp4.h"
 #include "ops/reference/packed_matrix.h"
 #include "ops/reference/reference_ops.h"
 
@@ -78,6 +79,21 @@ void pack_affine(const LinearSpec& spec, const LinearLayout& layout, const Linea
   }
 }
 
+void pack_mxfp4(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source,
+                std::byte* packed) {
+  const int64_t blocks = spec.in / kMxfp4BlockSize;
+  for (int64_t o = 0; o < spec.out; ++o) {
+    for (int64_t g = 0; g < blocks; ++g) {
+      const uint16_t scale =
+          e8m0_bf16_bits(static_cast<uint8_t>(source.scales[static_cast<size_t>(o * blocks + g)]));
+      std::memcpy(packed + packed_scale_offset(spec, layout, o, g), &scale, sizeof scale);
+    }
+    const std::byte* row = source.weight.data() + o * spec.in / 2;
+    for (int64_t k = 0; k < spec.in; ++k)
+      put_integer(spec, layout, o, k, source_integer(row, k, spec.bits), packed);
+  }
+}
+
 }  // namespace
 
 float PackedMatrix::element(int64_t output, int64_t column) const {
@@ -94,6 +110,11 @@ uint32_t PackedMatrix::integer(int64_t output, int64_t column) const {
     at += piece.count;
   }
   return value ^ field_inversion(spec_.bits);
+}
+
+float PackedMatrix::unscaled(int64_t output, int64_t column) const {
+  const uint32_t value = integer(output, column);
+  return spec_.format == WeightFormat::kMxfp4 ? e2m1_value(value) : static_cast<float>(value);
 }
 
 float PackedMatrix::scale(int64_t output, int64_t group) const {
@@ -119,6 +140,8 @@ void ReferenceOps::pack(const LinearSpec& spec, const LinearSource& source,
   // Outputs that fill up the last panel are those of zeros (for 8 bits: of the code that inverts to zero).
   if (spec.format == WeightFormat::kAffine) {
     reference::pack_affine(spec, layout, source, packed.data());
+  } else if (spec.format == WeightFormat::kMxfp4) {
+    reference::pack_mxfp4(spec, layout, source, packed.data());
   } else {
     reference::pack_float(spec, layout, source, packed.data());
   }

@@ -18,9 +18,12 @@ class PackedMatrix {
 
   /// Element of a float matrix, exact.
   float element(int64_t output, int64_t column) const;
-  /// Integer of an affine matrix.
+  /// Integer of an affine matrix, or code of an MXFP4 one.
   uint32_t integer(int64_t output, int64_t column) const;
+  /// What the group's scale multiplies: the integer, or the value of the E2M1 code.
+  float unscaled(int64_t output, int64_t column) const;
   float scale(int64_t output, int64_t group) const;
+  /// Of an affine matrix.
   float bias(int64_t output, int64_t group) const;
 
  private:
