@@ -67,6 +67,7 @@ class ServeCommand : public Command {
     TF_ASSIGN_OR_RETURN(std::unique_ptr<ApiServer> server, ApiServer::create(server_));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, load_engine(model_, engine_));
     TF_RETURN_IF_ERROR(check_chat_settings(engine->model(), server_.chat));
+    log_output_syntax(engine->model(), server_.chat);
     server->set_default_sampling(sampling_params(sampling_, engine->model().generation));
     // Whoever has read the next line may stop the server at once and expects an orderly end. Until then a
     // signal simply ends the program, so that loading can be given up.

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace tensorfold {
 namespace {
 
@@ -150,6 +152,21 @@ Status check_chat_settings(const LoadedModel& model, const ChatSettings& setting
     TF_RETURN_IF_ERROR(syntax_of(model, chat_template, settings).status());
   }
   return {};
+}
+
+void log_output_syntax(const LoadedModel& model, const ChatSettings& settings) {
+  if (model.chat == nullptr || model.tokenizer == nullptr) return;
+  const ChatTemplate& chat_template = model.chat->pick(/*has_tools=*/true);
+  const Result<OutputSyntax> syntax = syntax_of(model, chat_template, settings);
+  if (!syntax.ok()) return;
+  log_info("{}: reasoning parser {}, tool parser {}", model.name, parser_name(syntax->reasoning),
+           parser_name(syntax->tools));
+  if (syntax->tools == ToolSyntax::kNone && settings.tool_parser == "auto" &&
+      mentions(chat_template, "tools"))
+    log_warning(
+        "{}: chat template '{}' takes tools, but its format of calls is not known: calls stay text "
+        "(--tool-parser names a format)",
+        model.name, chat_template.name());
 }
 
 Status check_template_date(std::string_view date) { return parse_date(date).status(); }

@@ -59,6 +59,10 @@ Result<ChatPrompt> chat_prompt(const LoadedModel& model, const ChatPromptInput& 
 /// template.
 Status check_chat_settings(const LoadedModel& model, const ChatSettings& settings);
 
+/// Says in the log how replies with tools are taken apart, and warns where the template takes tools but
+/// nobody knows how its model writes a call. The settings are checked.
+void log_output_syntax(const LoadedModel& model, const ChatSettings& settings);
+
 /// Whether `date` is "" or one that ChatPromptInput takes: "2026-11-29" or RFC 3339 ("2026-11-29T12:30:00Z").
 Status check_template_date(std::string_view date);
 

@@ -82,6 +82,11 @@ const Json* follow_reference(const Json* schema, const Json& root) {
 
 }  // namespace
 
+std::string_view parser_name(ReasoningSyntax syntax) {
+  return kReasoningParserNames[static_cast<size_t>(syntax) + 1];
+}
+std::string_view parser_name(ToolSyntax syntax) { return kToolParserNames[static_cast<size_t>(syntax) + 1]; }
+
 OutputSyntax detect_output_syntax(std::string_view source, const Tokenizer& tokenizer) {
   if (mentions(source, "<|channel|>") && mentions(source, "<|message|>") && has_harmony_tokens(tokenizer))
     return {ReasoningSyntax::kHarmony, ToolSyntax::kHarmony};

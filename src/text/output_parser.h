@@ -59,6 +59,10 @@ inline constexpr std::string_view kReasoningParserNames[] = {"auto", "none", "th
 inline constexpr std::string_view kToolParserNames[] = {"auto", "none",    "hermes", "xml",
                                                         "glm",  "harmony", "llama"};
 
+/// The name among them.
+std::string_view parser_name(ReasoningSyntax syntax);
+std::string_view parser_name(ToolSyntax syntax);
+
 /// What the template and the tokenizer's tokens tell.
 OutputSyntax detect_output_syntax(std::string_view template_source, const Tokenizer& tokenizer);
 
@@ -120,7 +124,7 @@ class OutputParser {
   virtual ~OutputParser() = default;
   /// Appends to `out`. `text` is UTF-8 and may end between two characters' bytes.
   virtual void push(std::string_view text, std::vector<OutputPiece>& out) = 0;
-  /// One of output_markers(), but not one that ends the reply.
+  /// One of output_markers(); one that ends replies only where this one goes on past its end (ignore_eos).
   virtual void push_marker(std::string_view marker, std::vector<OutputPiece>& out) = 0;
   /// Nothing more comes. `is_complete`: the model ended the reply, it was not cut off. Once.
   virtual void finish(bool is_complete, std::vector<OutputPiece>& out) = 0;

@@ -164,7 +164,23 @@ TEST(OpenAiSchema, PassesToolsUnlessNoneAreWanted) {
   EXPECT_TRUE(chat(tools + R"(,"tool_choice":"none")").tools.is_null());
   EXPECT_TRUE(chat(R"(,"tools":[])").tools.is_null());
   EXPECT_EQ(chat_error(tools + R"(,"tool_choice":"required")").param, "tool_choice");
-  EXPECT_EQ(chat_error(R"(,"tools":[5])").param, "tools");
+  EXPECT_EQ(chat_error(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").param,
+            "tool_choice");
+  for (const char* wrong : {"[5]", "{}", "[{\"type\":\"function\"}]", "[{\"function\":{\"name\":\"\"}}]"})
+    EXPECT_EQ(chat_error(std::string(R"(,"tools":)") + wrong).param, "tools") << wrong;
+  EXPECT_TRUE(chat(tools).parallel_tool_calls);
+  EXPECT_FALSE(chat(tools + R"(,"parallel_tool_calls":false)").parallel_tool_calls);
+}
+
+TEST(OpenAiSchema, ReadsTheThinkingSwitchInEitherSpelling) {
+  EXPECT_FALSE(chat("").thinking.has_value());
+  EXPECT_EQ(chat(R"(,"enable_thinking":true)").thinking, true);
+  EXPECT_EQ(chat(R"(,"thinking":{"type":"disabled"})").thinking, false);
+  EXPECT_EQ(chat(R"(,"thinking":{"type":"enabled"},"enable_thinking":true)").thinking, true);
+  EXPECT_EQ(chat_error(R"(,"thinking":{"type":"enabled"},"enable_thinking":false)").param, "thinking");
+  EXPECT_EQ(chat_error(R"(,"thinking":{"type":"auto"})").param, "thinking");
+  EXPECT_EQ(chat_error(R"(,"thinking":false)").param, "thinking");
+  EXPECT_EQ(chat_error(R"(,"enable_thinking":1)").param, "enable_thinking");
 }
 
 TEST(OpenAiSchema, GathersTemplateVariables) {

@@ -420,6 +420,29 @@ def test_flags_that_the_model_cannot_follow_end_the_start(folder_of, name, flags
     assert part in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "name, lines",
+    [
+        ("qwen", ["info: qwen: reasoning parser think, tool parser xml"]),
+        ("harmony call", ["info: harmony call: reasoning parser harmony, tool parser harmony"]),
+        ("unknown", ["info: unknown: reasoning parser none, tool parser none", "warning: unknown: chat template"]),
+    ],
+)
+def test_the_log_says_how_replies_are_read(folder_of, tmp_path, name, lines):
+    if name == "unknown":
+        folder = write_tape_model(tmp_path / name, "{{ tools }}{{ messages }}", "x", tail="\n")
+    else:
+        folder = folder_of(name)
+    command = [BINARY, "serve", str(folder), "--port", "0", "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.terminate()
+        log = process.stderr.read()
+    for line in lines:
+        assert line in log
+    assert ("calls stay text" in log) == (name == "unknown")
+
+
 def test_run_prints_the_answer_and_shows_reasoning_on_a_terminal_only(folder_of):
     answer = QWEN_REPLY.split("</think>\n\n")[1]
     command = [BINARY, "run", str(folder_of("qwen")), "Hello", "--quiet"]

@@ -108,6 +108,14 @@ TEST(OutputSyntaxDetection, IsOverruledByNames) {
   EXPECT_EQ(*choose("auto", "hermes", *plain), (OutputSyntax{ReasoningSyntax::kNone, ToolSyntax::kHermes}));
   for (const auto& [reasoning, tools] : {std::pair("think", "auto"), std::pair("auto", "glm")})
     EXPECT_THAT(choose(reasoning, tools, *harmony).status().message(), testing::HasSubstr("harmony"));
+  for (const std::string_view name : kToolParserNames) {
+    if (name == "auto" || name == "harmony") continue;
+    EXPECT_EQ(parser_name(choose("none", name, *plain)->tools), name);
+  }
+  for (const std::string_view name : {"none", "think"})
+    EXPECT_EQ(parser_name(choose(name, "none", *plain)->reasoning), name);
+  EXPECT_EQ(parser_name(choose("harmony", "harmony", *harmony)->tools), "harmony");
+  EXPECT_EQ(parser_name(choose("harmony", "harmony", *harmony)->reasoning), "harmony");
   EXPECT_THAT(choose("harmony", "auto", *plain).status().message(), testing::HasSubstr("<|channel|>"));
   EXPECT_THAT(choose("thinking", "auto", *plain).status().message(), testing::HasSubstr("'thinking'"));
 }
