@@ -13,7 +13,7 @@ namespace {
 class CountingOps final : public Ops {
  public:
   explicit CountingOps(const Ops& real) : real_(real) {}
-  int64_t bytes() const { return bytes_; }
+  const DecodeTraffic& traffic() const { return traffic_; }
 
   const BackendInfo& info() const override { return real_.info(); }
   Device& device() const override { return real_.device(); }
@@ -26,16 +26,17 @@ class CountingOps final : public Ops {
   Status end_pass() override { return {}; }
 
   void embed(View, const LinearWeight& table, std::span<const int32_t> tokens, float) override {
-    bytes_ += packed_bytes(table.spec) / table.spec.out * std::ssize(tokens);
+    count(table.spec, std::ssize(tokens), table.spec.out);
   }
   void linear(View, std::span<const LinearCall> calls) override {
-    for (const LinearCall& call : calls) bytes_ += packed_bytes(call.weight.spec);
+    for (const LinearCall& call : calls) count(call.weight.spec, 1, 1);
   }
   void experts(const ExpertsCall& call) override {
     const ExpertsWeight& w = call.weights;
-    int64_t one = packed_bytes(w.up_proj[0].spec) + packed_bytes(w.down_proj[0].spec);
-    if (!w.gate_proj.empty()) one += packed_bytes(w.gate_proj[0].spec);
-    bytes_ += one * call.expert_ids.dim(1);  // one row: the chosen experts are distinct
+    const int64_t k = call.expert_ids.dim(1);  // one row: the chosen experts are distinct
+    if (!w.gate_proj.empty()) count(w.gate_proj[0].spec, k, 1);
+    count(w.up_proj[0].spec, k, 1);
+    count(w.down_proj[0].spec, k, 1);
   }
 
   void rms_norm(View, View, View, const RmsNormOptions&) override {}
@@ -50,19 +51,26 @@ class CountingOps final : public Ops {
   void mlp_activation(View, View, View, const MlpActivation&) override {}
   void sigmoid_mul(View, View, View, int64_t, int64_t) override {}
   void add_gated(View, View, View) override {}
+  void softcap(View, float) override {}
   void route(const RouteCall&) override {}
   void gather_rows(View, View, std::span<const int32_t>) override {}
   void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
 
  private:
   const Ops& real_;
-  int64_t bytes_ = 0;
+  /// `numerator / denominator` of a matrix.
+  void count(const LinearSpec& spec, int64_t numerator, int64_t denominator) {
+    traffic_.weight_bytes += packed_bytes(spec) / denominator * numerator;
+    traffic_.num_weights += spec.out * spec.in / denominator * numerator;
+  }
+
+  DecodeTraffic traffic_;
 };
 
 }  // namespace
 
-int64_t decode_weight_bytes(const LoadedModel& model) {
-  const ModelSpec& spec = model.model->spec();
+DecodeTraffic decode_traffic(const Model& model, Weights& weights, const Ops& ops) {
+  const ModelSpec& spec = model.spec();
   const int32_t token = 0, position = 0, row = 0, page = 0;
   const SequenceRows sequence{
       .first_row = 0, .num_rows = 1, .first_pos = 0, .page_table = &page, .state_slot = 0};
@@ -76,11 +84,15 @@ int64_t decode_weight_bytes(const LoadedModel& model) {
   std::vector<RecurrentStates> recurrent;
   for (const RecurrentShape& shape : spec.recurrent_layers)
     recurrent.push_back({.shape = shape, .num_slots = 1});
-  CountingOps ops(*model.ops);
+  CountingOps counting(ops);
   Arena measuring(nullptr, 0);
-  model.model->forward(pass, ops, *model.weights, {.kv_layers = layers, .recurrent_layers = recurrent},
-                       measuring, {.logits = View(nullptr, DType::kF32, {1, spec.vocab_size})});
-  return ops.bytes();
+  model.forward(pass, counting, weights, {.kv_layers = layers, .recurrent_layers = recurrent}, measuring,
+                {.logits = View(nullptr, DType::kF32, {1, spec.vocab_size})});
+  return counting.traffic();
+}
+
+int64_t decode_weight_bytes(const LoadedModel& model) {
+  return decode_traffic(*model.model, *model.weights, *model.ops).weight_bytes;
 }
 
 int64_t decode_kv_bytes(const LoadedModel& model, int64_t context_tokens) {

@@ -6,8 +6,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "base/bf16.h"
 #include "formats/quant_mlx.h"
 
 namespace tensorfold {
@@ -46,32 +48,33 @@ LinearSpec mxfp4_spec(int64_t out, int64_t in) {
 
 TensorSlice whole(const TensorInfo* tensor) { return {tensor, 0, tensor->bytes}; }
 
-/// `num_rows` rows from `first_row` on, every step-th, of a tensor that is total_rows equal rows.
-TensorSlice row_slice(const TensorInfo* tensor, int64_t total_rows, int64_t first_row, int64_t num_rows,
-                      int64_t step) {
-  if (tensor == nullptr) return {};
-  const int64_t row_bytes = tensor->bytes / total_rows;
-  TensorSlice slice{tensor, first_row * row_bytes, num_rows * row_bytes};
-  if (step > 1) {
-    slice.piece_bytes = row_bytes;
-    slice.stride_bytes = step * row_bytes;
+float float_at(DType dtype, const std::byte* values, int64_t i) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, values + 4 * i, 4);
+    return value;
   }
-  return slice;
+  uint16_t bits;
+  std::memcpy(&bits, values + 2 * i, 2);
+  return dtype == DType::kF16 ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
 }  // namespace
 
 WeightTable::WeightTable(std::string family, const Checkpoint& checkpoint,
                          const QuantizationConfig& quantization)
-    : checkpoint_(checkpoint), quantization_(quantization) {
+    : checkpoint_(&checkpoint), quantization_(&quantization) {
   manifest_.family = std::move(family);
   for (const auto& [name, tensor] : checkpoint.tensors())
     by_name_.emplace(canonical_module_name(name), &tensor);
 }
 
+WeightTable::WeightTable(std::string family) { manifest_.family = std::move(family); }
+
 bool WeightTable::has_tensor(std::string_view name) const { return by_name_.find(name) != by_name_.end(); }
 
 std::vector<int64_t> WeightTable::shape_of(std::string_view name) const {
+  if (checkpoint_ == nullptr) return {1, 1, 1};
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? std::vector<int64_t>() : found->second->shape;
 }
@@ -97,12 +100,12 @@ Result<const TensorInfo*> WeightTable::require(std::string_view name) const {
 }
 
 Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expected& expected) const {
-  const std::optional<ModuleQuantization> how = quantization_.module(expected.module);
+  const std::optional<ModuleQuantization> how = quantization_->module(expected.module);
   if (!how)
     return corrupt("{}: has scales ({}), but {}", display_name(expected.module),
-                   checkpoint_.file_name_of(*stored.scales),
-                   quantization_.is_present ? "the config's `quantization` says that it is not packed"
-                                            : "the config has no `quantization`");
+                   checkpoint_->file_name_of(*stored.scales),
+                   quantization_->is_present ? "the config's `quantization` says that it is not packed"
+                                             : "the config has no `quantization`");
   const PackedModule module{expected.module, stored.weight, stored.scales, stored.biases};
   if (how->mode == QuantMode::kMxfp4) return describe_mxfp4_words(module, expected);
   TF_ASSIGN_OR_RETURN(const AffineTensor packed, describe_affine(module, *how));
@@ -112,7 +115,7 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
   if (expected.num_matrices > 0) wanted.insert(wanted.begin(), expected.num_matrices);
   if (shape != wanted)
     return corrupt("{}: shape {} packed, expected {} ({})", display_name(expected.module), shape_text(shape),
-                   shape_text(wanted), checkpoint_.file_name_of(*stored.weight));
+                   shape_text(wanted), checkpoint_->file_name_of(*stored.weight));
   return LinearSpec{expected.out,       expected.in, WeightFormat::kAffine,
                     packed.scale_dtype, packed.bits, packed.group_size};
 }
@@ -131,7 +134,7 @@ Result<LinearSpec> WeightTable::describe_mxfp4_words(const PackedModule& module,
   if (!fits)
     return corrupt("{}: {} and {} are not mxfp4 of [{}, {}] ({})", display_name(expected.module),
                    to_string(*module.weight), to_string(*module.scales), expected.out, expected.in,
-                   checkpoint_.file_name_of(*module.weight));
+                   checkpoint_->file_name_of(*module.weight));
   return mxfp4_spec(expected.out, expected.in);
 }
 
@@ -147,7 +150,7 @@ Result<WeightTable::Stored> WeightTable::find_blocks(const Expected& expected) c
       stored.weight->shape != blocks || stored.scales->shape != scales)
     return corrupt("{}: {} and {}, expected U8 {} and {} ({})", display_name(expected.module),
                    to_string(*stored.weight), to_string(*stored.scales), shape_text(blocks),
-                   shape_text(scales), checkpoint_.file_name_of(*stored.weight));
+                   shape_text(scales), checkpoint_->file_name_of(*stored.weight));
   stored.spec = mxfp4_spec(expected.out, expected.in);
   return stored;
 }
@@ -160,7 +163,7 @@ Result<WeightTable::Stored> WeightTable::find_input_major(const Expected& expect
   const std::vector<int64_t> wanted = {expected.num_matrices, expected.in, expected.out};
   if (!is_float(stored.weight->dtype) || stored.weight->shape != wanted)
     return corrupt("{}: {}, expected BF16, F16 or F32 {} ({})", display_name(expected.module),
-                   to_string(*stored.weight), shape_text(wanted), checkpoint_.file_name_of(*stored.weight));
+                   to_string(*stored.weight), shape_text(wanted), checkpoint_->file_name_of(*stored.weight));
   stored.spec = float_spec(expected.out, expected.in, stored.weight->dtype);
   stored.is_input_major = true;
   return stored;
@@ -185,12 +188,12 @@ Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) c
   if (!is_float(weight.dtype))
     return unsupported("{}: dtype {} without scales, expected BF16, F16 or F32 ({})",
                        display_name(expected.module), dtype_name(weight.dtype),
-                       checkpoint_.file_name_of(weight));
+                       checkpoint_->file_name_of(weight));
   std::vector<int64_t> wanted = {expected.out, expected.in};
   if (expected.num_matrices > 0) wanted.insert(wanted.begin(), expected.num_matrices);
   if (weight.shape != wanted)
     return corrupt("{}: shape {}, expected {} ({})", display_name(expected.module), shape_text(weight.shape),
-                   shape_text(wanted), checkpoint_.file_name_of(weight));
+                   shape_text(wanted), checkpoint_->file_name_of(weight));
   stored.spec = float_spec(expected.out, expected.in, weight.dtype);
   return stored;
 }
@@ -199,11 +202,25 @@ Result<TensorSlice> WeightTable::find_vector(std::string_view name, int64_t size
   TF_ASSIGN_OR_RETURN(const TensorInfo* tensor, require(name));
   if (!is_float(tensor->dtype))
     return unsupported("{}: dtype {}, expected BF16, F16 or F32 ({})", display_name(name),
-                       dtype_name(tensor->dtype), checkpoint_.file_name_of(*tensor));
+                       dtype_name(tensor->dtype), checkpoint_->file_name_of(*tensor));
   if (tensor->shape != std::vector<int64_t>{size})
     return corrupt("{}: shape {}, expected [{}] ({})", display_name(name), shape_text(tensor->shape), size,
-                   checkpoint_.file_name_of(*tensor));
+                   checkpoint_->file_name_of(*tensor));
   return whole(tensor);
+}
+
+/// Of the weight, the scales, the biases or the bias vectors of `stored`: leading axes and rows are one axis
+/// of equal rows.
+TensorSlice WeightTable::row_slice(const TensorInfo* tensor, const Stored& stored, const RowRange& rows) {
+  if (tensor == nullptr) return {};
+  const int64_t row_bytes = tensor->bytes / (stored.num_matrices * stored.spec.out);
+  const int64_t first_row = rows.matrix * stored.spec.out + rows.first_row;
+  TensorSlice slice{tensor, first_row * row_bytes, rows.num_rows * row_bytes};
+  if (rows.step > rows.piece_rows) {
+    slice.piece_bytes = rows.piece_rows * row_bytes;
+    slice.stride_bytes = rows.step * row_bytes;
+  }
+  return slice;
 }
 
 LinearBinding WeightTable::rows_of(const Stored& stored, const RowRange& rows) {
@@ -220,12 +237,9 @@ LinearBinding WeightTable::rows_of(const Stored& stored, const RowRange& rows) {
     binding.transposed_step = rows.step;
     return binding;
   }
-  // Leading axes and rows are one axis of equal rows, of the scales and biases as of the weight.
-  const int64_t total_rows = stored.num_matrices * stored.spec.out;
-  const int64_t first_row = rows.matrix * stored.spec.out + rows.first_row;
-  binding.weight = row_slice(stored.weight, total_rows, first_row, rows.num_rows, rows.step);
-  binding.scales = row_slice(stored.scales, total_rows, first_row, rows.num_rows, rows.step);
-  binding.biases = row_slice(stored.biases, total_rows, first_row, rows.num_rows, rows.step);
+  binding.weight = row_slice(stored.weight, stored, rows);
+  binding.scales = row_slice(stored.scales, stored, rows);
+  binding.biases = row_slice(stored.biases, stored, rows);
   return binding;
 }
 
@@ -246,7 +260,114 @@ Result<LinearBinding> WeightTable::bind_linear(const LinearDeclaration& declarat
   return binding;
 }
 
+Result<LinearBinding> WeightTable::bind_rows(const LinearDeclaration& whole, const RowPieces& rows) const {
+  TF_CHECK(!whole.has_bias &&
+           rows.first_row + (rows.num_pieces - 1) * rows.stride_rows + rows.piece_rows <= whole.out);
+  TF_ASSIGN_OR_RETURN(const Stored stored,
+                      find_matrix({whole.module, /*num_matrices=*/0, whole.out, whole.in}));
+  LinearBinding binding = rows_of(stored, {.first_row = rows.first_row,
+                                           .num_rows = rows.num_rows(),
+                                           .step = rows.num_pieces > 1 ? rows.stride_rows : rows.piece_rows,
+                                           .piece_rows = rows.piece_rows});
+  binding.name = fmt::format("{} rows {} on", display_name(whole.module), rows.first_row);
+  return binding;
+}
+
+LinearId WeightTable::linear_rows(int layer, const LinearDeclaration& whole, const RowPieces& rows) {
+  if (checkpoint_ == nullptr) {
+    const LinearId id = declare_linear(layer, whole);
+    manifest_.linears[id.index].spec.out = rows.num_rows();
+    return id;
+  }
+  Result<LinearBinding> binding = bind_rows(whole, rows);
+  if (!binding.ok()) {
+    note(binding.status());
+    return {};
+  }
+  binding->layer = layer;
+  manifest_.linears.push_back(std::move(*binding));
+  return {static_cast<int32_t>(manifest_.linears.size() - 1)};
+}
+
+Result<double> WeightTable::read_mean(const std::string& name) const {
+  TF_ASSIGN_OR_RETURN(const TensorInfo* tensor, require(name));
+  if (!is_float(tensor->dtype) || tensor->bytes == 0)
+    return corrupt("{}: {}, expected BF16, F16 or F32 ({})", display_name(name), to_string(*tensor),
+                   checkpoint_->file_name_of(*tensor));
+  std::vector<std::byte> bytes(tensor->bytes);
+  TF_RETURN_IF_ERROR(checkpoint_->read(*tensor, 0, bytes));
+  const int64_t count = tensor->num_elements();
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += float_at(tensor->dtype, bytes.data(), i);
+  return sum / static_cast<double>(count);
+}
+
+double WeightTable::mean(const std::string& name) {
+  if (checkpoint_ == nullptr) return 0;
+  const Result<double> mean = read_mean(name);
+  if (!mean.ok()) note(mean.status());
+  return mean.ok() ? *mean : 0;
+}
+
+/// Notes a matrix of a checkpoint that is not there, as bf16.
+LinearId WeightTable::declare_linear(int layer, const LinearDeclaration& d) {
+  // A matrix of which rows are taken (linear_rows) is declared once for each taking.
+  if (std::ranges::find(declared_, d.module, &DeclaredWeight::name) == declared_.end())
+    declared_.push_back({.kind = DeclaredWeight::Kind::kLinear,
+                         .layer = layer,
+                         .name = d.module,
+                         .out = d.out,
+                         .in = d.in,
+                         .has_bias = d.has_bias});
+  LinearBinding binding;
+  binding.layer = layer;
+  binding.name = display_name(d.module);
+  binding.spec = float_spec(d.out, d.in, DType::kBF16);
+  manifest_.linears.push_back(std::move(binding));
+  return {static_cast<int32_t>(manifest_.linears.size() - 1)};
+}
+
+ExpertsId WeightTable::declare_experts(int layer, const ExpertsDeclaration& d) {
+  ExpertsBinding binding{.layer = layer, .num_experts = d.num_experts};
+  const auto add = [&](const char* projection, int64_t out, int64_t in) {
+    declared_.push_back({.kind = DeclaredWeight::Kind::kExperts,
+                         .layer = layer,
+                         .name = d.module,
+                         .projection = projection,
+                         .num_experts = d.num_experts,
+                         .out = out,
+                         .in = in,
+                         .has_bias = d.has_bias,
+                         .is_interleaved = d.is_interleaved});
+    const auto first = static_cast<int32_t>(manifest_.linears.size());
+    for (int64_t expert = 0; expert < d.num_experts; ++expert) {
+      LinearBinding linear;
+      linear.layer = layer;
+      linear.name = fmt::format("{} {} of expert {}", display_name(d.module), projection, expert);
+      linear.spec = float_spec(out, in, DType::kBF16);
+      manifest_.linears.push_back(std::move(linear));
+    }
+    return first;
+  };
+  if (d.has_gate) binding.first_gate_proj = add("gate_proj", d.intermediate_size, d.hidden_size);
+  binding.first_up_proj = add("up_proj", d.intermediate_size, d.hidden_size);
+  binding.first_down_proj = add("down_proj", d.hidden_size, d.intermediate_size);
+  manifest_.experts.push_back(binding);
+  return {static_cast<int32_t>(manifest_.experts.size() - 1)};
+}
+
+VectorId WeightTable::declare_vector(DeclaredWeight declaration) {
+  manifest_.vectors.push_back({.layer = declaration.layer,
+                               .name = display_name(declaration.name),
+                               .values = {},
+                               .size = declaration.out * std::max<int64_t>(declaration.in, 1),
+                               .num_rows = declaration.in});
+  declared_.push_back(std::move(declaration));
+  return {static_cast<int32_t>(manifest_.vectors.size() - 1)};
+}
+
 LinearId WeightTable::linear(int layer, const LinearDeclaration& declaration) {
+  if (checkpoint_ == nullptr) return declare_linear(layer, declaration);
   Result<LinearBinding> binding = bind_linear(declaration);
   if (!binding.ok()) {
     note(binding.status());
@@ -258,6 +379,8 @@ LinearId WeightTable::linear(int layer, const LinearDeclaration& declaration) {
 }
 
 VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, float added) {
+  if (checkpoint_ == nullptr)
+    return declare_vector({DeclaredWeight::Kind::kVector, layer, name, "", 0, size, 0, false, false, added});
   const Result<TensorSlice> values = find_vector(name, size);
   if (!values.ok()) {
     note(values.status());
@@ -269,6 +392,8 @@ VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, f
 }
 
 VectorId WeightTable::convolution(int layer, const std::string& name, int64_t channels, int64_t taps) {
+  if (checkpoint_ == nullptr)
+    return declare_vector({DeclaredWeight::Kind::kConvolution, layer, name, "", 0, channels, taps});
   const Result<const TensorInfo*> tensor = require(name);
   if (!tensor.ok()) {
     note(tensor.status());
@@ -279,7 +404,7 @@ VectorId WeightTable::convolution(int layer, const std::string& name, int64_t ch
       shape == std::vector<int64_t>{channels, 1, taps} || shape == std::vector<int64_t>{channels, taps, 1};
   if (!fits || !is_float((*tensor)->dtype)) {
     note(corrupt("{}: {}, expected BF16, F16 or F32 [{}, 1, {}] ({})", display_name(name),
-                 to_string(**tensor), channels, taps, checkpoint_.file_name_of(**tensor)));
+                 to_string(**tensor), channels, taps, checkpoint_->file_name_of(**tensor)));
     return {};
   }
   manifest_.vectors.push_back({.layer = layer,
@@ -299,7 +424,7 @@ Status WeightTable::add_stacked(int layer, const StackedProjection& projection, 
     TF_ASSIGN_OR_RETURN(bias, require(projection.bias));
     if (!is_float(bias->dtype) || bias->shape != std::vector<int64_t>{expected.num_matrices, expected.out})
       return corrupt("{}: {}, expected BF16, F16 or F32 [{}, {}] ({})", display_name(projection.bias),
-                     to_string(*bias), expected.num_matrices, expected.out, checkpoint_.file_name_of(*bias));
+                     to_string(*bias), expected.num_matrices, expected.out, checkpoint_->file_name_of(*bias));
   }
   first = static_cast<int32_t>(manifest_.linears.size());
   RowRange rows = projection.rows;
@@ -307,8 +432,7 @@ Status WeightTable::add_stacked(int layer, const StackedProjection& projection, 
     LinearBinding binding = rows_of(stored, rows);
     binding.layer = layer;
     binding.name = fmt::format("{} of expert {}", display_name(expected.module), rows.matrix);
-    binding.bias = row_slice(bias, expected.num_matrices * expected.out,
-                             rows.matrix * expected.out + rows.first_row, rows.num_rows, rows.step);
+    binding.bias = row_slice(bias, stored, rows);
     manifest_.linears.push_back(std::move(binding));
   }
   return {};
@@ -392,6 +516,7 @@ Status WeightTable::bind_experts(const ExpertsDeclaration& d, ExpertsBinding& bi
 }
 
 ExpertsId WeightTable::experts(int layer, const ExpertsDeclaration& declaration) {
+  if (checkpoint_ == nullptr) return declare_experts(layer, declaration);
   ExpertsBinding binding{.layer = layer, .num_experts = declaration.num_experts};
   if (Status status = bind_experts(declaration, binding); !status.ok()) {
     note(std::move(status));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,16 @@ struct LinearDeclaration {
   int64_t out = 0;
   int64_t in = 0;
   bool has_bias = false;  ///< `.bias` [out] must exist.
+};
+
+/// Rows of a matrix, taken in pieces at equal distances and put one after the other.
+struct RowPieces {
+  int64_t first_row = 0;
+  int64_t num_pieces = 1;
+  int64_t piece_rows = 0;   ///< Consecutive rows.
+  int64_t stride_rows = 0;  ///< From piece to piece; counts where there are several.
+
+  int64_t num_rows() const { return num_pieces * piece_rows; }
 };
 
 /// The experts of a layer, in any of these spellings below `module` ("layers.3.mlp"), each plain or
@@ -47,6 +58,21 @@ struct ExpertsDeclaration {
   bool is_interleaved = false;
 };
 
+/// What a model wants to find, as it declared it to a table without a checkpoint.
+struct DeclaredWeight {
+  enum class Kind : uint8_t { kLinear, kExperts, kVector, kConvolution };
+  Kind kind = Kind::kLinear;
+  int layer = 0;
+  std::string name = {};  ///< Module of a linear or of experts ("layers.3.mlp"); else the tensor. No prefix.
+  std::string projection = {};  ///< Of experts: gate_proj, up_proj or down_proj.
+  int64_t num_experts = 0;
+  int64_t out = 0;  ///< Or the size of a vector, or the channels of a convolution.
+  int64_t in = 0;   ///< Or the taps of a convolution.
+  bool has_bias = false;
+  bool is_interleaved = false;
+  float added = 0;  ///< Of a vector, when it is read.
+};
+
 /// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the
 /// handles mean nothing. Messages read "qwen3: layer 3 k_proj: shape [1024, 2048], expected [512, 2048]
 /// (model-00002.safetensors)". One thread.
@@ -54,6 +80,11 @@ class WeightTable {
  public:
   /// Both must outlive the table, and the checkpoint the manifest.
   WeightTable(std::string family, const Checkpoint& checkpoint, const QuantizationConfig& quantization);
+
+  /// A table without a checkpoint: every declaration succeeds, as bf16, and is noted. Says of optional
+  /// tensors that they are absent, and of every shape [1, 1, 1].
+  explicit WeightTable(std::string family);
+  std::span<const DeclaredWeight> declared() const { return declared_; }
 
   /// Whether the checkpoint holds the tensor (prefix left out): for ties and optional tensors.
   bool has_tensor(std::string_view name) const;
@@ -64,6 +95,9 @@ class WeightTable {
   /// A matrix; packed iff its `.scales` exist.
   LinearId linear(int layer, const LinearDeclaration& declaration);
 
+  /// Rows of a matrix without a bias, as a matrix of their own: where several projections are stored as one.
+  LinearId linear_rows(int layer, const LinearDeclaration& whole, const RowPieces& rows);
+
   /// A vector [size], kept as f32, with `added` added to each element: norm weights, sinks.
   VectorId vector(int layer, const std::string& name, int64_t size, float added = 0.0f);
 
@@ -73,11 +107,14 @@ class WeightTable {
 
   ExpertsId experts(int layer, const ExpertsDeclaration& declaration);
 
+  /// Mean of a tensor of bf16, f16 or f32, for what only the values tell: these are read at once, so it is
+  /// for small ones. 0 after an error, and without a checkpoint.
+  double mean(const std::string& name);
+
   /// Refuses a checkpoint that holds `name`: the config says that it ends before ("num_hidden_layers = 3").
   void expect_absent(const std::string& name, std::string_view because);
 
   const Status& status() const { return status_; }
-  const Checkpoint& checkpoint() const { return checkpoint_; }
   const Manifest& manifest() const { return manifest_; }
 
  private:
@@ -103,7 +140,8 @@ class WeightTable {
     int64_t matrix = 0;
     int64_t first_row = 0;
     int64_t num_rows = 0;
-    int64_t step = 1;  ///< From row to row.
+    int64_t step = 1;        ///< From piece to piece.
+    int64_t piece_rows = 1;  ///< Consecutive rows.
   };
   /// Modules of stacked experts whose gate and up are apart.
   struct SeparateNames {
@@ -116,12 +154,17 @@ class WeightTable {
     std::string bias;  ///< Name of the tensor [X, all rows]; empty: none.
   };
 
+  LinearId declare_linear(int layer, const LinearDeclaration& declaration);
+  ExpertsId declare_experts(int layer, const ExpertsDeclaration& declaration);
+  VectorId declare_vector(DeclaredWeight declaration);
   Result<const TensorInfo*> find(std::string_view name) const;
   Result<const TensorInfo*> require(std::string_view name) const;
   Result<Stored> find_matrix(const Expected& expected) const;
   Result<LinearSpec> describe_packed(const Stored& stored, const Expected& expected) const;
   Result<TensorSlice> find_vector(std::string_view name, int64_t size) const;
   Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;
+  Result<LinearBinding> bind_rows(const LinearDeclaration& whole, const RowPieces& rows) const;
+  Result<double> read_mean(const std::string& name) const;
   Result<LinearSpec> describe_mxfp4_words(const PackedModule& module, const Expected& expected) const;
   Status bind_experts(const ExpertsDeclaration& declaration, ExpertsBinding& binding);
   Status bind_separate_experts(const ExpertsDeclaration& declaration, const SeparateNames& names,
@@ -132,11 +175,13 @@ class WeightTable {
                         bool has_bias);
   Result<Stored> find_blocks(const Expected& expected) const;
   Result<Stored> find_input_major(const Expected& expected) const;
+  static TensorSlice row_slice(const TensorInfo* tensor, const Stored& stored, const RowRange& rows);
   static LinearBinding rows_of(const Stored& stored, const RowRange& rows);
   void note(Status status);
 
-  const Checkpoint& checkpoint_;
-  const QuantizationConfig& quantization_;
+  const Checkpoint* checkpoint_ = nullptr;
+  const QuantizationConfig* quantization_ = nullptr;
+  std::vector<DeclaredWeight> declared_;  ///< Without a checkpoint.
   /// Canonical name -> tensors that have it: more than one is an error once it is asked for.
   std::multimap<std::string_view, const TensorInfo*, std::less<>> by_name_;
   Manifest manifest_;

@@ -279,6 +279,11 @@ int64_t block_bytes(const LinearBinding& linear, const WeightPacker& packer) {
   return aligned(packer.packed_bytes(linear.spec)) + bias_bytes;
 }
 
+View view_of(const VectorBinding& vector, std::byte* data) {
+  if (vector.num_rows == 0) return View(data, DType::kF32, {vector.size});
+  return View(data, DType::kF32, {vector.num_rows, vector.size / vector.num_rows});
+}
+
 Status check_specs(const Manifest& manifest, const WeightPacker& packer) {
   for (const LinearBinding& linear : manifest.linears) {
     const Status status = packer.check_linear(linear.spec);
@@ -321,9 +326,7 @@ Status Weights::Impl::place(const Manifest& manifest, const WeightPacker& packer
   for (const VectorBinding& vector : manifest.vectors) {
     std::byte*& to = next[vector.layer + 1];
     jobs.push_back({.vector = &vector, .to = to});
-    vectors.push_back(vector.num_rows > 0
-                          ? View(to, DType::kF32, {vector.num_rows, vector.size / vector.num_rows})
-                          : View(to, DType::kF32, {vector.size}));
+    vectors.push_back(view_of(vector, to));
     vector_layers.push_back(vector.layer);
     to += aligned(vector.size * 4);
   }
@@ -355,6 +358,21 @@ Result<std::unique_ptr<Weights>> Weights::load(const Checkpoint& checkpoint, con
   if (status.ok()) status = Loader(checkpoint, packer, device, std::move(jobs)).run(options);
   if (!status.ok()) return status.with_context(manifest.family);
   weights->impl_->gather_experts(manifest);
+  return weights;
+}
+
+std::unique_ptr<Weights> Weights::without_bytes(const Manifest& manifest) {
+  std::unique_ptr<Weights> weights(new Weights());
+  Impl& impl = *weights->impl_;
+  for (const LinearBinding& linear : manifest.linears) {
+    impl.linears.push_back({linear.spec, nullptr, nullptr});
+    impl.linear_layers.push_back(linear.layer);
+  }
+  for (const VectorBinding& vector : manifest.vectors) {
+    impl.vectors.push_back(view_of(vector, nullptr));
+    impl.vector_layers.push_back(vector.layer);
+  }
+  impl.gather_experts(manifest);
   return weights;
 }
 

@@ -53,6 +53,10 @@ class Weights {
                                                const WeightLoadOptions& options);
   ~Weights();
 
+  /// The weights of a manifest with their shapes and no bytes, for ops that only count. Nothing may read
+  /// them.
+  static std::unique_ptr<Weights> without_bytes(const Manifest& manifest);
+
   static constexpr int64_t kMaxInFlightBytes = int64_t{512} << 20;
 
   Lease layer(int layer) const { return Lease(*this, layer); }
