@@ -367,6 +367,9 @@ class Ops : public WeightPacker {
   /// expert.
   virtual void add_gated(View out, View x, View gate) = 0;
 
+  /// x = limit * tanh(x / limit), in place; x f32, limit > 0: the cap of some families on their logits.
+  virtual void softcap(View x, float limit) = 0;
+
   /// The k experts of each row and their weights, in the order of choice (score descending, index ascending);
   /// sums are short sums, those over the chosen in their order.
   ///   kSoftmax: p = e^(x - max x) / sum e^(x - max x), the k largest; weight = p, normalized p / sum of the

@@ -122,6 +122,7 @@ class FakeOps final : public Ops {
   void mlp_activation(View, View, View, const MlpActivation&) override { unused(); }
   void sigmoid_mul(View, View, View, int64_t, int64_t) override { unused(); }
   void add_gated(View, View, View) override { unused(); }
+  void softcap(View, float) override { unused(); }
   void route(const RouteCall&) override { unused(); }
   void experts(const ExpertsCall&) override { unused(); }
   void gather_rows(View, View, std::span<const int32_t>) override { unused(); }

@@ -15,6 +15,7 @@
 #include "ops/cpu/rope_table.h"
 #include "ops/cpu/route.h"
 #include "ops/cpu/sample.h"
+#include "ops/cpu/softcap.h"
 #include "ops/kv_layout.h"
 #include "ops/linear_layout.h"
 
@@ -81,6 +82,8 @@ void CpuOps::sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t 
 }
 
 void CpuOps::add_gated(View out, View x, View gate) { cpu::add_gated(context_, out, x, gate); }
+
+void CpuOps::softcap(View x, float limit) { cpu::softcap(context_, x, limit); }
 
 void CpuOps::route(const RouteCall& call) { cpu::route(context_, call); }
 

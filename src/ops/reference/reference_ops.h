@@ -40,6 +40,7 @@ class ReferenceOps final : public Ops {
   void mlp_activation(View out, View gate, View up, const MlpActivation& activation) override;
   void sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t gate_head_stride) override;
   void add_gated(View out, View x, View gate) override;
+  void softcap(View x, float limit) override;
   void route(const RouteCall& call) override;
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
