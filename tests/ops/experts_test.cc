@@ -2,6 +2,8 @@
 // reference is the formula.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "base/fp_env.h"
 #include "ops/contract_math.h"
 #include "tests/ops/random_linear.h"
@@ -16,10 +18,16 @@ struct Sizes {
 /// A MoE layer with random weights.
 class RandomExperts {
  public:
-  RandomExperts(const Sizes& sizes, int bits, const WeightPacker& packer) : sizes_(sizes) {
-    const auto spec = [&](int64_t out, int64_t in) {
-      return bits == 16 ? float_spec(out, in, DType::kBF16) : affine_spec(out, in, bits, 32, DType::kBF16);
-    };
+  using MakeSpec = std::function<LinearSpec(int64_t out, int64_t in)>;
+
+  RandomExperts(const Sizes& sizes, int bits, const WeightPacker& packer)
+      : RandomExperts(sizes, packer, /*with_bias=*/false, [bits](int64_t out, int64_t in) {
+          return bits == 16 ? float_spec(out, in, DType::kBF16)
+                            : affine_spec(out, in, bits, 32, DType::kBF16);
+        }) {}
+
+  RandomExperts(const Sizes& sizes, const WeightPacker& packer, bool with_bias, const MakeSpec& spec)
+      : sizes_(sizes), with_bias_(with_bias) {
     for (int64_t e = 0; e < sizes.num_experts; ++e) {
       const auto seed = static_cast<uint64_t>(e);
       add(gate_, spec(sizes.intermediate_size, sizes.hidden_size), 3 * seed, packer);
@@ -34,10 +42,11 @@ class RandomExperts {
   void add(std::vector<LinearWeight>& list, const LinearSpec& spec, uint64_t seed,
            const WeightPacker& packer) {
     matrices_.push_back(std::make_unique<RandomLinear>(spec, seed, packer));
-    list.push_back(matrices_.back()->weight());
+    list.push_back(matrices_.back()->weight(with_bias_));
   }
 
   Sizes sizes_;
+  bool with_bias_;
   std::vector<std::unique_ptr<RandomLinear>> matrices_;
   std::vector<LinearWeight> gate_, up_, down_;
 };
@@ -59,13 +68,14 @@ struct Rows {
     }
   }
 
-  ExpertsCall call(const View& out, const RandomExperts& experts) {
+  ExpertsCall call(const View& out, const RandomExperts& experts, const MlpActivation& mlp = {}) {
     const int64_t k = router_weights.view().dim(1);
     return {.out = out,
             .x = x.view(),
             .expert_ids = View(ids.data(), DType::kI32, {x.view().num_rows(), k}),
             .expert_weights = router_weights.view(),
-            .weights = experts.weights()};
+            .weights = experts.weights(),
+            .activation = mlp};
   }
 
   GuardedMatrix x;
@@ -77,14 +87,14 @@ class ExpertsTest : public CpuIsaTest {
  protected:
   /// Output added to what is there, against the reference's.
   void check(Ops& ops, const RandomExperts& experts, const Sizes& sizes, int64_t rows, int64_t k,
-             DType activation) {
+             DType activation, const MlpActivation& mlp = {}) {
     Rows inputs(rows, k, sizes, activation);
     const GuardedMatrix out(DType::kF32, rows, sizes.hidden_size),
         expected(DType::kF32, rows, sizes.hidden_size);
     fill_random(out.view(), 24);
     fill_random(expected.view(), 24);
-    ops.experts(inputs.call(out.view(), experts));
-    make_reference_ops()->experts(inputs.call(expected.view(), experts));
+    ops.experts(inputs.call(out.view(), experts, mlp));
+    make_reference_ops()->experts(inputs.call(expected.view(), experts, mlp));
     EXPECT_TRUE(same_bits(out.view(), expected.view())) << rows << " rows, " << k << " experts each";
     out.check_guards();
   }
@@ -103,6 +113,17 @@ TEST_P(ExpertsTest, EqualsTheReferenceForAnyRows) {
         }
       }
     }
+  }
+}
+
+// GPT-OSS: MXFP4 with biases on all three matrices, and its activation.
+TEST_P(ExpertsTest, EqualsTheReferenceInMxfp4WithBiases) {
+  constexpr Sizes kSizes = {.num_experts = 7, .hidden_size = 96, .intermediate_size = 160};
+  constexpr MlpActivation kClamped = {MlpActivation::Kind::kClampedSilu, 1.702f, 7.0f};
+  const std::unique_ptr<Ops> ops = make_ops(3);
+  const RandomExperts experts(kSizes, *ops, /*with_bias=*/true, mxfp4_spec);
+  for (DType activation : {DType::kBF16, DType::kF32}) {
+    for (int64_t rows : {1, 2, 9, 40}) check(*ops, experts, kSizes, rows, 4, activation, kClamped);
   }
 }
 
