@@ -34,10 +34,11 @@ struct Shape {
   const char* name;
   int64_t out, in;
 };
-/// SmolLM2-135M's layers and head, and two of a 1.5B model.
-constexpr Shape kShapes[] = {
-    {"qkv_576", 960, 576},    {"o_576", 576, 576},    {"gate_up_576", 3072, 576},  {"down_576", 576, 1536},
-    {"head_576", 49152, 576}, {"o_2048", 2048, 2048}, {"gate_up_2048", 8192, 2048}};
+/// SmolLM2-135M's layers and head, two of a 1.5B model, and one of an expert of GPT-OSS.
+constexpr Shape kShapes[] = {{"qkv_576", 960, 576},        {"o_576", 576, 576},
+                             {"gate_up_576", 3072, 576},   {"down_576", 576, 1536},
+                             {"head_576", 49152, 576},     {"o_2048", 2048, 2048},
+                             {"gate_up_2048", 8192, 2048}, {"gate_2880", 2880, 2880}};
 
 struct Format {
   const char* name;
@@ -48,6 +49,8 @@ struct Format {
 constexpr Format kFormats[] = {{"2-bit_g64_bf16", WeightFormat::kAffine, DType::kBF16, 2, 64},
                                {"3-bit_g64_bf16", WeightFormat::kAffine, DType::kBF16, 3, 64},
                                {"4-bit_g32_f16", WeightFormat::kAffine, DType::kF16, 4, 32},
+                               {"4-bit_g32_bf16", WeightFormat::kAffine, DType::kBF16, 4, 32},
+                               {"mxfp4", WeightFormat::kMxfp4, DType::kBF16, 4, 32},
                                {"4-bit_g64_bf16", WeightFormat::kAffine, DType::kBF16, 4, 64},
                                {"5-bit_g64_bf16", WeightFormat::kAffine, DType::kBF16, 5, 64},
                                {"6-bit_g64_bf16", WeightFormat::kAffine, DType::kBF16, 6, 64},
@@ -78,6 +81,13 @@ std::vector<std::byte> random_floats(std::mt19937_64& random, DType dtype, int64
   return bytes;
 }
 
+/// MXFP4 scales from 2^-3 to 2^4.
+std::vector<std::byte> random_e8m0(std::mt19937_64& random, int64_t count) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count));
+  for (std::byte& scale : bytes) scale = static_cast<std::byte>(124 + random() % 8);
+  return bytes;
+}
+
 /// As many copies of one packed matrix as it takes that none is in a cache when its turn comes.
 class Matrices {
  public:
@@ -87,7 +97,8 @@ class Matrices {
     std::vector<std::byte> weight =
         random_floats(random, DType::kF32, spec.out * spec.in * spec.bits / 32 + 1);
     if (spec.format == WeightFormat::kFloat) weight = random_floats(random, spec.dtype, spec.out * spec.in);
-    const std::vector<std::byte> scales = random_floats(random, spec.dtype, groups);
+    std::vector<std::byte> scales = random_floats(random, spec.dtype, groups);
+    if (spec.format == WeightFormat::kMxfp4) scales = random_e8m0(random, groups);
     const std::vector<std::byte> biases = random_floats(random, spec.dtype, groups);
     copies_ = std::max<int64_t>(1, kCacheBytes / bytes_);
     buffer_ = cpu_device().allocate(copies_ * bytes_, "matrices").value();
