@@ -3,11 +3,14 @@
 
 #include "ops/cpu/append_kv.h"
 #include "ops/cpu/attention.h"
+#include "ops/cpu/causal_conv.h"
 #include "ops/cpu/embed.h"
 #include "ops/cpu/experts.h"
+#include "ops/cpu/gated_delta.h"
 #include "ops/cpu/gated_rms_norm.h"
 #include "ops/cpu/gather_rows.h"
 #include "ops/cpu/linear.h"
+#include "ops/cpu/mamba2.h"
 #include "ops/cpu/mlp_activation.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/qk_norm_rope.h"
@@ -67,11 +70,11 @@ void CpuOps::attention(const AttentionCall& call) { cpu::attention(context_, cal
 
 void CpuOps::gated_rms_norm(const GatedRmsNormCall& call) { cpu::gated_rms_norm(context_, call); }
 
-void CpuOps::causal_conv(const CausalConvCall& call) { reference_.causal_conv(call); }
+void CpuOps::causal_conv(const CausalConvCall& call) { cpu::causal_conv(context_, call); }
 
-void CpuOps::gated_delta(const GatedDeltaCall& call) { reference_.gated_delta(call); }
+void CpuOps::gated_delta(const GatedDeltaCall& call) { cpu::gated_delta(context_, call); }
 
-void CpuOps::mamba2(const Mamba2Call& call) { reference_.mamba2(call); }
+void CpuOps::mamba2(const Mamba2Call& call) { cpu::mamba2(context_, call); }
 
 void CpuOps::mlp_activation(View out, View gate, View up, const MlpActivation& activation) {
   cpu::mlp_activation(context_, out, gate, up, activation);

@@ -40,7 +40,6 @@
 
 #include "ops/cpu/cpu_context.h"
 #include "ops/ops.h"
-#include "ops/reference/reference_ops.h"
 
 namespace tensorfold {
 
@@ -84,7 +83,6 @@ class CpuOps final : public Ops {
  private:
   BackendInfo info_;
   cpu::CpuContext context_;
-  ReferenceOps reference_;
 };
 
 }  // namespace tensorfold
