@@ -12,17 +12,18 @@ int64_t read_num_layers(ConfigReader& config) {
   return 1;
 }
 
-HeadCounts read_head_counts(ConfigReader& config, int64_t hidden_size) {
+HeadCounts read_head_counts(ConfigReader& config, int64_t hidden_size, int64_t default_head_dim) {
   HeadCounts heads;
   heads.num_heads = config.positive_int("num_attention_heads");
   heads.num_kv_heads = config.positive_int("num_key_value_heads", heads.num_heads);
   if (heads.num_heads % heads.num_kv_heads != 0)
     config.fail(StatusCode::kCorrupt, "num_key_value_heads",
                 fmt::format("expected a divisor of num_attention_heads ({})", heads.num_heads));
-  if (!config.has("head_dim") && hidden_size % heads.num_heads != 0)
+  if (!config.has("head_dim") && default_head_dim == 0 && hidden_size % heads.num_heads != 0)
     config.fail(StatusCode::kCorrupt, "num_attention_heads",
                 fmt::format("expected a divisor of hidden_size ({}), as there is no head_dim", hidden_size));
-  heads.head_dim = config.positive_int("head_dim", std::max<int64_t>(hidden_size / heads.num_heads, 1));
+  if (default_head_dim == 0) default_head_dim = std::max<int64_t>(hidden_size / heads.num_heads, 1);
+  heads.head_dim = config.positive_int("head_dim", default_head_dim);
   if (heads.head_dim % 2 != 0 || heads.head_dim > kMaxHeadDim) {
     // Without the key there is no value to quote; the one it follows from is named instead.
     config.fail(StatusCode::kUnsupported, config.has("head_dim") ? "head_dim" : "hidden_size",

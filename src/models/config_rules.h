@@ -23,9 +23,11 @@ int64_t read_num_layers(ConfigReader& config);
 struct HeadCounts {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;  ///< Divides num_heads; num_attention_heads when the key is absent.
-  int64_t head_dim = 0;      ///< hidden_size / num_attention_heads when the key is absent; even.
+  int64_t head_dim = 0;      ///< Even.
 };
-HeadCounts read_head_counts(ConfigReader& config, int64_t hidden_size);
+/// default_head_dim: of families whose head_dim does not follow from the others; 0: hidden_size /
+/// num_attention_heads.
+HeadCounts read_head_counts(ConfigReader& config, int64_t hidden_size, int64_t default_head_dim = 0);
 
 /// `rms_norm_eps`, 1e-6 when absent.
 float read_rms_norm_eps(ConfigReader& config);

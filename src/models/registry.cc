@@ -8,7 +8,12 @@ constexpr ModelFamily kFamilies[] = {
     {"llama", make_llama},
     {"qwen2", make_qwen2},
     {"qwen3", make_qwen3},
+    {"qwen3_5", make_qwen3_5},
+    {"qwen3_5_moe", make_qwen3_5_moe},
+    {"qwen3_5_moe_text", make_qwen3_5_moe},
+    {"qwen3_5_text", make_qwen3_5},
     {"qwen3_moe", make_qwen3_moe},
+    {"qwen3_next", make_qwen3_next},
 };
 
 }  // namespace

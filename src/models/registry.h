@@ -42,6 +42,9 @@ Result<std::unique_ptr<Model>> make_model(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_llama(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen2(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen3(const ModelSource& source);
+Result<std::unique_ptr<Model>> make_qwen3_5(const ModelSource& source);
+Result<std::unique_ptr<Model>> make_qwen3_5_moe(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen3_moe(const ModelSource& source);
+Result<std::unique_ptr<Model>> make_qwen3_next(const ModelSource& source);
 
 }  // namespace tensorfold

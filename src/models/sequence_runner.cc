@@ -24,6 +24,10 @@ Status SequenceRunner::allocate() {
   TF_ASSIGN_OR_RETURN(scratch_,
                       device.allocate(runnable_.model.scratch_bytes(limits_.max_rows), "scratch of a pass"));
   TF_ASSIGN_OR_RETURN(logits_, device.allocate(limits_.max_rows * spec.vocab_size * 4, "logits"));
+  if (limits_.with_hidden) {
+    TF_ASSIGN_OR_RETURN(hidden_rows_,
+                        device.allocate(limits_.max_rows * spec.hidden_size * 4, "hidden states"));
+  }
 
   std::byte* next = kv_.data();
   for (const KvShape& shape : spec.kv_layers) {
@@ -75,11 +79,14 @@ Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> t
   const Pass pass = {.tokens = tokens, .rows = {positions, {&sequence, 1}}, .logit_rows = logit_rows};
   const auto num_logits = static_cast<int64_t>(logit_rows.size());
   Arena scratch(scratch_.data(), scratch_.size_bytes());
+  if (limits_.with_hidden)
+    hidden_ = View(hidden_rows_.data(), DType::kF32, {num_rows, runnable_.model.spec().hidden_size});
 
   Ops& ops = runnable_.ops;
   ops.begin_pass(pass.rows);
-  runnable_.model.forward(pass, ops, runnable_.weights, {kv_layers_, recurrent_layers_}, scratch,
-                          {.logits = View(logits_.data(), DType::kF32, {num_logits, vocab_size})});
+  runnable_.model.forward(
+      pass, ops, runnable_.weights, {kv_layers_, recurrent_layers_}, scratch,
+      {.logits = View(logits_.data(), DType::kF32, {num_logits, vocab_size}), .hidden = hidden_});
   TF_RETURN_IF_ERROR(ops.end_pass());
   num_tokens_ += num_rows;
 

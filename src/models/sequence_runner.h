@@ -26,8 +26,9 @@ struct RunnableModel {
 class SequenceRunner {
  public:
   struct Limits {
-    int64_t max_tokens = 0;  ///< Of the sequence.
-    int64_t max_rows = 0;    ///< Of one append().
+    int64_t max_tokens = 0;    ///< Of the sequence.
+    int64_t max_rows = 0;      ///< Of one append().
+    bool with_hidden = false;  ///< append() also computes hidden().
   };
   /// Allocates for the limits; kOutOfMemory names what did not fit. What `runnable` refers to must outlive
   /// it.
@@ -37,6 +38,9 @@ class SequenceRunner {
   /// call), which are valid until the next call. Tokens beyond the vocabulary and beyond the limits are
   /// kInvalidArgument.
   Result<std::span<const float>> append(std::span<const int32_t> tokens, std::span<const int32_t> logit_rows);
+
+  /// [T, E] f32 on the device: Outputs::hidden of the last append()'s rows, valid until the next.
+  View hidden() const { return hidden_; }
 
   int64_t num_tokens() const { return num_tokens_; }
 
@@ -51,10 +55,12 @@ class SequenceRunner {
 
   RunnableModel runnable_;
   Limits limits_;
-  Buffer kv_;       ///< Layer by layer: all key pages, then all value pages.
-  Buffer states_;   ///< Layer by layer: convolution rows, matrices.
-  Buffer scratch_;  ///< Model::scratch_bytes(max_rows).
-  Buffer logits_;   ///< [max_rows, V] f32.
+  Buffer kv_;           ///< Layer by layer: all key pages, then all value pages.
+  Buffer states_;       ///< Layer by layer: convolution rows, matrices.
+  Buffer scratch_;      ///< Model::scratch_bytes(max_rows).
+  Buffer logits_;       ///< [max_rows, V] f32.
+  Buffer hidden_rows_;  ///< [max_rows, E] f32, with_hidden.
+  View hidden_;
   std::vector<KvPages> kv_layers_;
   std::vector<RecurrentStates> recurrent_layers_;
   std::vector<int32_t> page_table_;  ///< The identity: the sequence has all pages.

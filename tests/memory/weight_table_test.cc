@@ -171,6 +171,31 @@ TEST(WeightTable, TheFirstErrorStays) {
   EXPECT_THAT(table.status().message(), HasSubstr("first"));
 }
 
+TEST(WeightTable, MeansAreOfTheStoredValues) {
+  CheckpointBuilder builder;
+  builder.add_floats("model.a.weight", {1, 2, 6})
+      .add("model.b.weight", DType::kBF16, {2}, std::string("\x80\x3f\x00\xc0", 4))  // 1, -2
+      .add("model.c.weight", DType::kU32, {1});
+  const Checkpoint checkpoint = builder.open();
+  const QuantizationConfig none;
+  WeightTable table("toy", checkpoint, none);
+  EXPECT_EQ(table.mean("a.weight"), 3.0);
+  EXPECT_EQ(table.mean("b.weight"), -0.5);
+  ASSERT_TRUE(table.status().ok());
+  table.mean("c.weight");
+  EXPECT_THAT(table.status().message(), AllOf(HasSubstr("c:"), HasSubstr("U32")));
+}
+
+TEST(WeightTable, RowsAreCheckedAgainstTheWholeMatrix) {
+  CheckpointBuilder builder;
+  builder.add("model.layers.0.a.weight", DType::kBF16, {6, 8});
+  const Checkpoint checkpoint = builder.open();
+  const QuantizationConfig none;
+  WeightTable table("toy", checkpoint, none);
+  table.linear_rows(0, {"layers.0.a", 4, 8}, {.piece_rows = 2});
+  EXPECT_EQ(table.status().message(), "toy: layer 0 a: shape [6, 8], expected [4, 8] (model.safetensors)");
+}
+
 TEST(WeightTable, WhatMustBeAbsentIsRefusedWithItsReason) {
   CheckpointBuilder builder;
   builder.add("model.layers.2.norm.weight", DType::kF32, {4});

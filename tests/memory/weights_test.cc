@@ -155,6 +155,57 @@ TEST_F(LoadTest, EveryByteArrivesWhateverTheNumberOfThreads) {
   }
 }
 
+/// Rows [first, first + count) of a tensor whose rows have row_bytes bytes.
+std::string rows_of(const std::string& content, int64_t row_bytes, int64_t first, int64_t count) {
+  return content.substr(first * row_bytes, count * row_bytes);
+}
+
+TEST_F(LoadTest, RowsTakenInPiecesArriveOneAfterTheOther) {
+  WeightTable table("toy", *checkpoint_, quantization_);
+  const LinearDeclaration whole = {"layers.0.a", 6, 64};
+  const LinearId pieces =
+      table.linear_rows(0, whole, {.first_row = 1, .num_pieces = 2, .piece_rows = 2, .stride_rows = 3});
+  const LinearId singles = table.linear_rows(0, whole, {.num_pieces = 3, .piece_rows = 1, .stride_rows = 2});
+  const LinearId range = table.linear_rows(0, whole, {.first_row = 2, .piece_rows = 3});
+  ASSERT_TRUE(table.status().ok()) << table.status().message();
+  manifest_ = table.manifest();
+  const auto weights = load().value();
+  const auto expect_rows = [&](LinearId id, const std::vector<std::pair<int, int>>& rows) {
+    std::vector<std::string> parts;
+    const std::pair<std::string, int> tensors[] = {{"weight", 32}, {"scales", 4}, {"biases", 4}};
+    for (const auto& [tensor, row_bytes] : tensors)
+      for (const auto& [first, count] : rows)
+        parts.push_back(rows_of(builder_.content("model.layers.0.a." + tensor), row_bytes, first, count));
+    expect_packed(weights->layer(0)[id], parts);
+  };
+  expect_rows(pieces, {{1, 2}, {4, 2}});
+  expect_rows(singles, {{0, 1}, {2, 1}, {4, 1}});
+  expect_rows(range, {{2, 3}});
+  EXPECT_EQ(weights->layer(0)[pieces].spec.out, 4);
+}
+
+TEST_F(LoadTest, NormsAroundZeroAreShiftedAndConvolutionsTurnedFromEitherLayout) {
+  const std::vector<float> taps = {1, 2, 3, 4, 5, 6};  // two channels of three
+  std::string bytes(24, '\0');
+  std::memcpy(bytes.data(), taps.data(), 24);
+  builder_.add("model.layers.0.conv1d.weight", DType::kF32, {2, 1, 3}, bytes)
+      .add("model.layers.1.conv1d.weight", DType::kF32, {2, 3, 1}, bytes);
+  const Checkpoint checkpoint = builder_.open();
+  WeightTable table("toy", checkpoint, quantization_);
+  const VectorId norm = table.vector(0, "layers.0.norm.weight", 3, /*added=*/1);
+  const VectorId conv0 = table.convolution(0, "layers.0.conv1d.weight", 2, 3);
+  const VectorId conv1 = table.convolution(1, "layers.1.conv1d.weight", 2, 3);
+  ASSERT_TRUE(table.status().ok()) << table.status().message();
+  const auto weights = Weights::load(checkpoint, table.manifest(), packer_, device_, {}).value();
+  EXPECT_EQ(weights->layer(0)[norm].row<const float>(0)[1], -1.0f) << "stored -2";
+  for (const View conv : {weights->layer(0)[conv0], weights->layer(1)[conv1]}) {
+    ASSERT_EQ(conv.dim(0), 3);
+    ASSERT_EQ(conv.dim(1), 2);
+    const float* values = conv.row<const float>(0);
+    EXPECT_EQ(std::vector<float>(values, values + 6), (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  }
+}
+
 TEST_F(LoadTest, HostMemoryIsPackedInPlace) {
   const Result<std::unique_ptr<Weights>> weights =
       Weights::load(*checkpoint_, manifest_, packer_, cpu_device(), {.num_threads = 2});

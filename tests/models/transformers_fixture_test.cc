@@ -38,8 +38,11 @@ INSTANTIATE_TEST_SUITE_P(Golden, TransformersFixture,
                          testing::Values("llama/tied", "llama/llama3_biases", "llama/yarn_f16_sharded",
                                          "llama/linear_f32", "llama/dynamic", "llama/longrope",
                                          "llama/longrope_short", "qwen2/sliding", "qwen2/tied_sharded",
-                                         "qwen3/tied", "qwen3/yarn_mixed_window", "qwen3_moe/normalized",
-                                         "qwen3_moe/sparse_step"),
+                                         "qwen3/tied", "qwen3/yarn_mixed_window", "qwen3_5/tied",
+                                         "qwen3_5/wrapper_mtp", "qwen3_5/yarn_f32", "qwen3_5_moe/per_expert",
+                                         "qwen3_5_moe/wrapper_mtp", "qwen3_moe/normalized",
+                                         "qwen3_moe/sparse_step", "qwen3_next/mixed",
+                                         "qwen3_next/stacked_tied_f32"),
                          GoldenFixture::kName);
 
 }  // namespace

@@ -1,0 +1,185 @@
+// Draft heads that come with a checkpoint, against tools/fixtures/mtp_reference.py on the tiny checkpoints of
+// tests/golden/models that have one.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/models/golden_fixture.h"
+
+namespace tensorfold {
+namespace {
+
+/// A draft head with one sequence of its own, from position 0 on.
+class HeadRunner {
+ public:
+  HeadRunner(const TestModel& model, int64_t max_tokens)
+      : model_(model), head_(*model.model->draft_head()), max_tokens_(max_tokens) {
+    const int64_t num_pages = (max_tokens + kPageTokens - 1) / kPageTokens;
+    page_table_.resize(num_pages);
+    std::iota(page_table_.begin(), page_table_.end(), 0);
+    for (const KvShape& shape : head_.kv_layers()) {
+      const int64_t page_bytes = model.ops->kv_page_bytes(shape);
+      blocks_.push_back(allocate(2 * num_pages * page_bytes));
+      std::byte* keys = blocks_.back().data();
+      EXPECT_TRUE(model.ops->device().zero(keys, 2 * num_pages * page_bytes).ok());
+      pages_.push_back({shape, keys, keys + num_pages * page_bytes, page_bytes, num_pages});
+    }
+    scratch_ = allocate(head_.scratch_bytes(max_tokens));
+    logits_ = allocate(max_tokens * model.model->spec().vocab_size * 4);
+    hidden_ = allocate(max_tokens * model.model->spec().hidden_size * 4);
+  }
+
+  struct Rows {
+    std::vector<float> logits;  ///< [T, V].
+    std::vector<float> hidden;  ///< [T, E].
+  };
+
+  /// Runs the next rows: `tokens` [T] at the positions after those of `hidden` [T, E].
+  Rows append(std::span<const int32_t> tokens, View hidden) {
+    const auto num_rows = std::ssize(tokens);
+    std::vector<int32_t> positions(num_rows), all(num_rows);
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(num_tokens_));
+    std::iota(all.begin(), all.end(), 0);
+    const SequenceRows sequence = {0, num_rows, num_tokens_, page_table_.data()};
+    const Pass pass = {.tokens = tokens, .rows = {positions, {&sequence, 1}}, .logit_rows = all};
+    const ModelSpec& spec = model_.model->spec();
+    const Outputs outputs = {.logits = View(logits_.data(), DType::kF32, {num_rows, spec.vocab_size}),
+                             .hidden = View(hidden_.data(), DType::kF32, {num_rows, spec.hidden_size})};
+    Arena scratch(scratch_.data(), scratch_.size_bytes());
+    model_.ops->begin_pass(pass.rows);
+    head_.forward(pass, hidden, *model_.ops, *model_.weights, {pages_, {}}, scratch, outputs);
+    EXPECT_TRUE(model_.ops->end_pass().ok());
+    num_tokens_ += num_rows;
+    EXPECT_LE(num_tokens_, max_tokens_);
+    return {to_host(outputs.logits), to_host(outputs.hidden)};
+  }
+
+  /// The last of append()'s hidden states, on the device: for a chained draft.
+  View last_hidden(int64_t num_rows) const {
+    return View(hidden_.data(), DType::kF32, {num_rows, model_.model->spec().hidden_size})
+        .rows(num_rows - 1, 1);
+  }
+
+ private:
+  Buffer allocate(int64_t bytes) { return model_.ops->device().allocate(bytes, "draft head").value(); }
+  std::vector<float> to_host(View view) {
+    std::vector<float> values(view.num_elements());
+    EXPECT_TRUE(
+        model_.ops->device()
+            .copy_to_host(reinterpret_cast<std::byte*>(values.data()), view.data, std::ssize(values) * 4)
+            .ok());
+    return values;
+  }
+
+  const TestModel& model_;
+  const DraftHead& head_;
+  int64_t max_tokens_;
+  int64_t num_tokens_ = 0;
+  std::vector<Buffer> blocks_;
+  std::vector<KvPages> pages_;
+  std::vector<int32_t> page_table_;
+  Buffer scratch_, logits_, hidden_;
+};
+
+class MtpFixture : public GoldenFixture {
+ protected:
+  /// Our model with the hidden states of the prompt, and a head for them and a few drafts more.
+  void load_head(std::unique_ptr<Ops> ops, const ModelOptions& options) {
+    Result<std::unique_ptr<TestModel>> model = load_test_model(folder_, std::move(ops), options);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_ = std::move(*model);
+    ASSERT_NE(model_->model->draft_head(), nullptr);
+    vocab_size_ = model_->model->spec().vocab_size;
+    const auto size = std::ssize(expected_.input_ids);
+    runner_ = SequenceRunner::create(model_->runnable(), {size, size, /*with_hidden=*/true}).value();
+    ASSERT_TRUE(runner_->append(expected_.input_ids, {}).ok());
+    num_pairs_ = std::ssize(read_f32(*file_, "mtp_logits")) / vocab_size_;
+    ASSERT_GE(num_pairs_, 60);
+    head_ = std::make_unique<HeadRunner>(*model_, num_pairs_ + 8);
+  }
+
+  /// Rows [first, first + count) of the pairs (hidden state, next token).
+  HeadRunner::Rows run_pairs(int64_t first, int64_t count) {
+    return head_->append(std::span(expected_.input_ids).subspan(first + 1, count),
+                         runner_->hidden().rows(first, count));
+  }
+
+  /// Within 1e-4 of the spread of `expected`, and the same largest element in every row.
+  void expect_close(const std::vector<float>& found, const std::string& name, int64_t row_size) {
+    const std::vector<float> expected = read_f32(*file_, name);
+    ASSERT_EQ(found.size(), expected.size()) << name;
+    double sum = 0, squares = 0, max = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      sum += expected[i], squares += double{expected[i]} * expected[i];
+      const double difference = std::abs(double{found[i]} - double{expected[i]});
+      max = std::isnan(difference) ? INFINITY : std::max(max, difference);
+    }
+    const auto n = static_cast<double>(expected.size());
+    const double spread = std::sqrt(squares / n - sum / n * (sum / n));
+    std::printf("%s: %s max %.2e of the spread %.2f\n", GetParam(), name.c_str(), max / spread, spread);
+    ASSERT_GT(spread, 0.5) << name;
+    EXPECT_LE(max, 1e-4 * spread) << name;
+    for (size_t i = 0; i < expected.size(); i += row_size)
+      EXPECT_EQ(argmax(std::span(found).subspan(i, row_size)),
+                argmax(std::span(expected).subspan(i, row_size)))
+          << name << " row " << i / row_size;
+  }
+
+  std::unique_ptr<HeadRunner> head_;
+  int64_t num_pairs_ = 0;
+};
+
+TEST_P(MtpFixture, InF32PairsAndChainedDraftsAgree) {
+  load_head(make_reference_ops(), {.compute_f32 = true});
+  const int64_t hidden_size = model_->model->spec().hidden_size;
+  const HeadRunner::Rows pairs = run_pairs(0, num_pairs_);
+  expect_close(pairs.logits, "mtp_logits", vocab_size_);
+  expect_close(pairs.hidden, "mtp_hidden", hidden_size);
+
+  const std::vector<int32_t> chain = read_i32(*file_, "mtp_chain_tokens");
+  std::vector<float> logits, hidden;
+  int32_t drafted = argmax(std::span(pairs.logits).last(vocab_size_));
+  for (size_t step = 0; step < chain.size(); ++step) {
+    EXPECT_EQ(drafted, chain[step]);
+    // The row before may have been the last of many.
+    const HeadRunner::Rows row =
+        head_->append({&chain[step], 1}, head_->last_hidden(step == 0 ? num_pairs_ : 1));
+    drafted = argmax(row.logits);
+    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
+    hidden.insert(hidden.end(), row.hidden.begin(), row.hidden.end());
+  }
+  expect_close(logits, "mtp_chain_logits", vocab_size_);
+  expect_close(hidden, "mtp_chain_hidden", hidden_size);
+}
+
+TEST_P(MtpFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {
+  load_head(make_reference_ops(), {});
+  const HeadRunner::Rows whole = run_pairs(0, num_pairs_);
+  Result<std::unique_ptr<Ops>> cpu = make_cpu_ops(2);
+  if (!cpu.ok()) GTEST_SKIP() << cpu.status().message();
+  load_head(std::move(*cpu), {});
+  for (int64_t first = 0; first < num_pairs_; first += 7) {
+    const int64_t count = std::min<int64_t>(7, num_pairs_ - first);
+    const HeadRunner::Rows part = run_pairs(first, count);
+    EXPECT_EQ(std::memcmp(part.logits.data(), &whole.logits[first * vocab_size_], part.logits.size() * 4), 0)
+        << "pairs from " << first << " on";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, MtpFixture,
+                         testing::Values("glm4_moe/mtp", "qwen3_5/wrapper_mtp", "qwen3_5_moe/wrapper_mtp"),
+                         GoldenFixture::kName);
+
+TEST(DraftHead, IsNoneWhereTheCheckpointHasNone) {
+  const std::string root = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
+  for (const char* fixture : {"glm4_moe/mlx_4bit", "glm4_moe/grouped_qk_norm", "qwen3_5/tied",
+                              "qwen3_5/mlx_4bit", "qwen3_next/mixed", "qwen3/tied"})
+    EXPECT_EQ(load_test_model(root + fixture, make_reference_ops(), {}).value()->model->draft_head(), nullptr)
+        << fixture;
+}
+
+}  // namespace
+}  // namespace tensorfold
