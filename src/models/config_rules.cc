@@ -43,8 +43,6 @@ void require_silu(ConfigReader& config) {
     config.fail(StatusCode::kUnsupported, "hidden_act", "expected silu");
 }
 
-namespace {
-
 std::vector<int64_t> windows_by_type(ConfigReader& config, int64_t num_layers, int64_t window) {
   const std::vector<std::string> types = config.string_list("layer_types");
   std::vector<int64_t> windows(num_layers, 0);
@@ -67,8 +65,6 @@ std::vector<int64_t> windows_by_type(ConfigReader& config, int64_t num_layers, i
   return windows;
 }
 
-}  // namespace
-
 std::vector<int64_t> read_windows(ConfigReader& config, int64_t num_layers, int64_t first_windowed) {
   const bool is_on = config.boolean("use_sliding_window", false);
   const int64_t window = is_on && config.has("sliding_window") ? config.positive_int("sliding_window") : 0;
@@ -78,8 +74,8 @@ std::vector<int64_t> read_windows(ConfigReader& config, int64_t num_layers, int6
   return windows;
 }
 
-RopeConfig read_full_width_rope(ConfigReader& config) {
-  const RopeConfig rope = read_rope_config(config);
+RopeConfig read_full_width_rope(ConfigReader& config, const RopeDefaults& defaults) {
+  const RopeConfig rope = read_rope_config(config, defaults);
   if (rope.partial_rotary_factor != 1.0)
     config.fail(StatusCode::kUnsupported, "rope_parameters",
                 "expected no partial_rotary_factor other than 1");

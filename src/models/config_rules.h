@@ -39,8 +39,11 @@ void require_silu(ConfigReader& config);
 /// `sliding_window` from layer first_windowed on if `use_sliding_window`.
 std::vector<int64_t> read_windows(ConfigReader& config, int64_t num_layers, int64_t first_windowed);
 
+/// For each layer `window` where `layer_types` says sliding_attention, 0 where it says full_attention.
+std::vector<int64_t> windows_by_type(ConfigReader& config, int64_t num_layers, int64_t window);
+
 /// Rotary parameters of a family that rotates whole heads: another partial_rotary_factor is refused.
-RopeConfig read_full_width_rope(ConfigReader& config);
+RopeConfig read_full_width_rope(ConfigReader& config, const RopeDefaults& defaults = {});
 
 /// `tie_word_embeddings`; without the key, whether the checkpoint lacks an lm_head: readers differ in their
 /// default.

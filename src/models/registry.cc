@@ -5,6 +5,7 @@ namespace tensorfold {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
+    {"gpt_oss", make_gpt_oss},
     {"llama", make_llama},
     {"qwen2", make_qwen2},
     {"qwen3", make_qwen3},

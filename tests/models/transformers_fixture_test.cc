@@ -35,7 +35,8 @@ TEST_P(TransformersFixture, InBf16LogitsAreNoFurtherFromF32ThanTheReferencesOwnB
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, TransformersFixture,
-                         testing::Values("llama/tied", "llama/llama3_biases", "llama/yarn_f16_sharded",
+                         testing::Values("gpt_oss/all_experts_f32", "gpt_oss/mxfp4", "gpt_oss/windowed",
+                                         "llama/tied", "llama/llama3_biases", "llama/yarn_f16_sharded",
                                          "llama/linear_f32", "llama/dynamic", "llama/longrope",
                                          "llama/longrope_short", "qwen2/sliding", "qwen2/tied_sharded",
                                          "qwen3/tied", "qwen3/yarn_mixed_window", "qwen3_5/tied",
