@@ -5,6 +5,9 @@ namespace tensorfold {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
+    {"gemma3", make_gemma3},
+    {"gemma3_text", make_gemma3},
+    {"glm4_moe", make_glm4_moe},
     {"gpt_oss", make_gpt_oss},
     {"llama", make_llama},
     {"qwen2", make_qwen2},

@@ -39,6 +39,8 @@ std::span<const ModelFamily> model_families();
 Result<std::unique_ptr<Model>> make_model(const ModelSource& source);
 
 // One per family file.
+Result<std::unique_ptr<Model>> make_gemma3(const ModelSource& source);
+Result<std::unique_ptr<Model>> make_glm4_moe(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_gpt_oss(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_llama(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen2(const ModelSource& source);

@@ -63,14 +63,18 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, MlxFixture,
-                         testing::Values("gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
+                         testing::Values("gemma3/mlx_4bit", "gemma3/mlx_8bit", "glm4_moe/mlx_4bit",
+                                         "glm4_moe/mlx_8bit",
+                                         "gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
                                          "llama/mlx_4bit", "llama/mlx_partly_packed", "qwen3/mlx_8bit_f16",
                                          "qwen3_5/mlx_4bit", "qwen3_5/mlx_8bit", "qwen3_5_moe/mlx_4bit",
                                          "qwen3_5_moe/mlx_8bit", "qwen3_moe/mlx_mixed", "qwen3_next/mlx_4bit",
                                          "qwen3_next/mlx_8bit"),
                          GoldenFixture::kName);
 INSTANTIATE_TEST_SUITE_P(Golden, MlxBf16Fixture,
-                         testing::Values("gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
+                         testing::Values("gemma3/mlx_4bit", "gemma3/mlx_8bit", "glm4_moe/mlx_4bit",
+                                         "glm4_moe/mlx_8bit",
+                                         "gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
                                          "llama/mlx_4bit", "llama/mlx_partly_packed", "qwen3_5/mlx_4bit",
                                          "qwen3_5/mlx_8bit", "qwen3_5_moe/mlx_4bit", "qwen3_5_moe/mlx_8bit",
                                          "qwen3_moe/mlx_mixed", "qwen3_next/mlx_4bit", "qwen3_next/mlx_8bit"),

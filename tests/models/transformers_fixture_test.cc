@@ -35,7 +35,10 @@ TEST_P(TransformersFixture, InBf16LogitsAreNoFurtherFromF32ThanTheReferencesOwnB
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, TransformersFixture,
-                         testing::Values("gpt_oss/all_experts_f32", "gpt_oss/mxfp4", "gpt_oss/windowed",
+                         testing::Values("gemma3/untied_softcap_f32", "gemma3/windowed", "gemma3/wrapper",
+                                         "gemma3/wrapper_modules", "glm4_moe/grouped_qk_norm", "glm4_moe/mtp",
+                                         "glm4_moe/tied_stacked_f32", "gpt_oss/all_experts_f32", "gpt_oss/mxfp4",
+                                         "gpt_oss/windowed",
                                          "llama/tied", "llama/llama3_biases", "llama/yarn_f16_sharded",
                                          "llama/linear_f32", "llama/dynamic", "llama/longrope",
                                          "llama/longrope_short", "qwen2/sliding", "qwen2/tied_sharded",
