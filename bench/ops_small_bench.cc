@@ -66,7 +66,8 @@ Case rope_table(int64_t rows, int64_t half) {
     std::vector<int32_t> positions(rows);
     for (int64_t t = 0; t < rows; ++t) positions[t] = static_cast<int32_t>(1000 + t);
     std::vector<double> inv_freq(half);
-    for (int64_t j = 0; j < half; ++j) inv_freq[j] = std::pow(1e4, -static_cast<double>(j) / static_cast<double>(half));
+    for (int64_t j = 0; j < half; ++j)
+      inv_freq[j] = std::pow(1e4, -static_cast<double>(j) / static_cast<double>(half));
     time(state, ops, [&] { ops.rope_table(f32(cos, rows), f32(sin, rows), positions, inv_freq, 1.0); });
   };
 }
@@ -78,9 +79,15 @@ Case qk_norm_rope(int64_t rows, bool has_norm) {
     std::vector<float> norm = normals(kHeadDim), cos = normals(rows * 32), sin = normals(rows * 32);
     std::vector<bf16> q_out(q.size()), k_out(k.size());
     time(state, ops, [&] {
-      ops.qk_norm_rope({.q_out = b16(q_out, rows), .k_out = b16(k_out, rows), .q = f32(q, rows), .k = f32(k, rows),
-                        .q_norm = has_norm ? f32(norm, 1) : View(), .k_norm = has_norm ? f32(norm, 1) : View(),
-                        .cos = f32(cos, rows), .sin = f32(sin, rows), .head_dim = kHeadDim});
+      ops.qk_norm_rope({.q_out = b16(q_out, rows),
+                        .k_out = b16(k_out, rows),
+                        .q = f32(q, rows),
+                        .k = f32(k, rows),
+                        .q_norm = has_norm ? f32(norm, 1) : View(),
+                        .k_norm = has_norm ? f32(norm, 1) : View(),
+                        .cos = f32(cos, rows),
+                        .sin = f32(sin, rows),
+                        .head_dim = kHeadDim});
     });
   };
 }
@@ -92,8 +99,11 @@ Case append_kv(int64_t rows) {
     std::vector<bf16> k(rows * 192);
     std::vector<float> v = normals(rows * 192);
     std::vector<std::byte> memory(2 * num_pages * page_bytes);
-    const KvPages pages{.shape = shape, .k = memory.data(), .v = memory.data() + page_bytes,
-                        .page_stride_bytes = 2 * page_bytes, .num_pages = num_pages};
+    const KvPages pages{.shape = shape,
+                        .k = memory.data(),
+                        .v = memory.data() + page_bytes,
+                        .page_stride_bytes = 2 * page_bytes,
+                        .num_pages = num_pages};
     std::vector<int32_t> page_table(num_pages), positions(rows);
     for (int64_t i = 0; i < num_pages; ++i) page_table[i] = static_cast<int32_t>(i);
     const SequenceRows sequence{0, rows, 0, page_table.data()};
@@ -111,6 +121,95 @@ Case route(int64_t rows, int64_t num_experts, int64_t k) {
                  .router_logits = f32(logits, rows),
                  .normalize = true});
     });
+  };
+}
+
+/// One sequence's rows in a pass, going on after others, and a layer's states.
+struct Recurrence {
+  RecurrentShape shape;
+  std::vector<float> memory;
+  std::vector<int32_t> positions;
+  SequenceRows sequence;
+  RecurrentStates states;
+
+  Recurrence(const RecurrentShape& recurrent_shape, int64_t rows) : shape(recurrent_shape), positions(rows) {
+    const int64_t conv_floats = (shape.conv_floats() + 15) / 16 * 16;
+    memory = normals(conv_floats + shape.matrix_floats() + 16);
+    auto* start = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+    states = {.shape = shape, .conv = start, .matrix = start + 4 * conv_floats, .num_slots = 1};
+    sequence = {.num_rows = rows, .first_pos = 1000, .state_slot = 0};
+  }
+  RowBatch rows() const { return {positions, {&sequence, 1}}; }
+};
+
+/// Nanoseconds a row, and the rate at which matrices are read and written.
+void count_row(benchmark::State& state, const RecurrentShape& shape, int64_t rows) {
+  const double us = state.counters["us"];
+  state.counters["ns_per_row"] = 1e3 * us / static_cast<double>(rows);
+  state.counters["gb_per_s"] = 1e-3 * static_cast<double>(8 * shape.matrix_floats()) / us;
+}
+
+Case causal_conv(int64_t rows, int64_t channels) {
+  return [=](benchmark::State& state, Ops& ops) {
+    const Recurrence recurrence({.conv_channels = channels, .conv_taps = 4}, rows);
+    std::vector<float> x = normals(rows * channels), weight = normals(4 * channels), out(rows * channels);
+    time(state, ops, [&] {
+      ops.causal_conv({.out = f32(out, rows),
+                       .x = f32(x, rows),
+                       .weight = f32(weight, 4),
+                       .bias = {},
+                       .states = &recurrence.states,
+                       .rows = recurrence.rows()});
+    });
+  };
+}
+
+/// Heads of 128x128. GB/s counts reading and writing the matrices once: the limit for one row.
+Case gated_delta(int64_t rows, int64_t key_heads, int64_t value_heads) {
+  return [=](benchmark::State& state, Ops& ops) {
+    constexpr int64_t kDim = 128;
+    const Recurrence recurrence({.num_heads = value_heads, .key_dim = kDim, .value_dim = kDim}, rows);
+    std::vector<float> q = normals(rows * key_heads * kDim), k = normals(rows * key_heads * kDim);
+    std::vector<float> v = normals(rows * value_heads * kDim), a = normals(rows * value_heads);
+    std::vector<float> b = normals(rows * value_heads), a_log = normals(value_heads),
+                       dt_bias = normals(value_heads);
+    std::vector<float> out(v.size());
+    time(state, ops, [&] {
+      ops.gated_delta({.out = f32(out, rows),
+                       .q = f32(q, rows),
+                       .k = f32(k, rows),
+                       .v = f32(v, rows),
+                       .a = f32(a, rows),
+                       .b = f32(b, rows),
+                       .a_log = f32(a_log, 1),
+                       .dt_bias = f32(dt_bias, 1),
+                       .states = &recurrence.states,
+                       .rows = recurrence.rows()});
+    });
+    count_row(state, recurrence.shape, rows);
+  };
+}
+
+Case mamba2(int64_t rows, int64_t heads, int64_t groups) {
+  return [=](benchmark::State& state, Ops& ops) {
+    constexpr int64_t kHeadSize = 64, kStateSize = 128;
+    const Recurrence recurrence({.num_heads = heads, .key_dim = kStateSize, .value_dim = kHeadSize}, rows);
+    std::vector<float> x = normals(rows * heads * kHeadSize), b = normals(rows * groups * kStateSize);
+    std::vector<float> c = normals(rows * groups * kStateSize), dt = normals(rows * heads), out(x.size());
+    std::vector<float> a_log = normals(heads), d = normals(heads), dt_bias = normals(heads);
+    time(state, ops, [&] {
+      ops.mamba2({.out = f32(out, rows),
+                  .x = f32(x, rows),
+                  .b = f32(b, rows),
+                  .c = f32(c, rows),
+                  .dt = f32(dt, rows),
+                  .a_log = f32(a_log, 1),
+                  .d = f32(d, 1),
+                  .dt_bias = f32(dt_bias, 1),
+                  .states = &recurrence.states,
+                  .rows = recurrence.rows()});
+    });
+    count_row(state, recurrence.shape, rows);
   };
 }
 
@@ -146,6 +245,13 @@ void register_cases(int num_threads) {
       add(isa, fmt::format("qk_norm_rope/norm_h9_k3_d64/rows:{}", rows), qk_norm_rope(rows, true));
       add(isa, fmt::format("append_kv/k3_d64/rows:{}", rows), append_kv(rows));
       add(isa, fmt::format("route/8_of_128/rows:{}", rows), route(rows, 128, 8));
+      add(isa, fmt::format("route/8_of_256/rows:{}", rows), route(rows, 256, 8));
+      add(isa, fmt::format("route/10_of_512/rows:{}", rows), route(rows, 512, 10));
+    }
+    for (const int64_t rows : {1, 2048}) {
+      add(isa, fmt::format("causal_conv/10240/rows:{}", rows), causal_conv(rows, 10240));
+      add(isa, fmt::format("gated_delta/k16_v48_128x128/rows:{}", rows), gated_delta(rows, 16, 48));
+      add(isa, fmt::format("mamba2/h64_g8_128x64/rows:{}", rows), mamba2(rows, 64, 8));
     }
     for (const int64_t vocab_size : {49152, 250000}) {
       for (const float spread : {3.0f, 0.1f}) {  // logits as of a model; nearly flat

@@ -109,11 +109,13 @@ HWY_AFTER_NAMESPACE();
 namespace tensorfold::cpu {
 namespace {
 
-/// Channels of a task: about 8,192 outputs where that leaves 1 KB of each row at least, so that a row's piece
-/// is worth its page; in whole cache lines, so that two threads write none together.
-int64_t channels_per_task(int64_t num_rows, int64_t num_channels) {
+/// Channels of a task: about 8,192 outputs, or a quarter of a thread's share of a long sequence, because
+/// longer pieces of a row are read faster; at least 1 KB of it. Whole cache lines, so that two threads write
+/// none together.
+int64_t channels_per_task(int64_t num_rows, int64_t num_channels, int num_threads) {
   constexpr int64_t kTaskElements = 8192, kMinChannels = 256, kLineFloats = 16;
-  const int64_t wanted = std::max(kMinChannels, kTaskElements / std::max<int64_t>(1, num_rows));
+  const int64_t wanted = std::max(
+      {kMinChannels, kTaskElements / std::max<int64_t>(1, num_rows), num_channels / (4 * num_threads)});
   return std::min(num_channels, wanted / kLineFloats * kLineFloats);
 }
 
@@ -159,7 +161,7 @@ void causal_conv(CpuContext& cpu, const CausalConvCall& call) {
   const int64_t C = call.x.dim(1), num_sequences = static_cast<int64_t>(call.rows.sequences.size());
   if (num_sequences == 0 || C == 0) return;
   // One split for all sequences, by their mean length.
-  const int64_t channels = channels_per_task(call.rows.num_rows() / num_sequences, C);
+  const int64_t channels = channels_per_task(call.rows.num_rows() / num_sequences, C, cpu.pool.num_threads());
   const int64_t tasks_per_sequence = (C + channels - 1) / channels;
   cpu.pool.run(num_sequences * tasks_per_sequence, [&](int64_t task) {
     const int64_t first = task % tasks_per_sequence * channels;
