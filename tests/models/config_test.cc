@@ -213,5 +213,88 @@ TEST(Config, WeightsThatContradictTheConfigAreRefusedByTensor) {
               HasSubstr("layer 1"));
 }
 
+TEST(Config, GemmaReadsBothGenerationsOfRotaryKeys) {
+  const std::vector<float> expected = EditedModel("gemma3/windowed").logits();
+  EditedModel older("gemma3/windowed");
+  older.erase("rope_parameters")
+      .set("rope_theta", 1e6)
+      .set("rope_local_base_freq", 10000.0)
+      .set("rope_scaling", object({{"rope_type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(older.logits(), expected);
+  EXPECT_EQ(older.erase("rope_theta").erase("rope_local_base_freq").logits(), expected) << "the defaults";
+  EXPECT_NE(older.set("rope_local_base_freq", 20000.0).logits(), expected);
+  EXPECT_NE(older.erase("rope_local_base_freq").erase("rope_scaling").logits(), expected);
+}
+
+TEST(Config, GemmaWithoutLayerTypesFollowsTheWindowPattern) {
+  const std::vector<float> expected = EditedModel("gemma3/windowed").logits();
+  EditedModel older("gemma3/windowed");
+  older.erase("layer_types").set("sliding_window_pattern", 2);
+  EXPECT_EQ(older.logits(), expected) << "and not the other key, which says 6";
+  EXPECT_NE(older.erase("sliding_window_pattern").logits(), expected);
+  EXPECT_EQ(older.set("_sliding_window_pattern", 2).logits(), expected);
+}
+
+TEST(Config, GemmaRefusesWhatItDoesNotCompute) {
+  const auto gemma = [](std::string_view key, Json value) {
+    return EditedModel("gemma3/windowed").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(gemma("attn_logit_softcapping", 50.0),
+              AllOf(HasSubstr("attn_logit_softcapping"), HasSubstr("50")));
+  EXPECT_THAT(gemma("hidden_activation", "gelu"),
+              AllOf(HasSubstr("hidden_activation"), HasSubstr("\"gelu\"")));
+  EXPECT_THAT(gemma("use_bidirectional_attention", true), HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(gemma("final_logit_softcapping", 0), HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(gemma("sliding_window", nullptr), HasSubstr("sliding_window"));
+  EXPECT_THAT(EditedModel("gemma3/windowed").erase("layer_types").erase("sliding_window").refusal(),
+              HasSubstr("sliding_window"));
+  EXPECT_THAT(gemma("rope_parameters",
+                    object({{"sliding_attention", object({{"rope_type", "linear"}, {"factor", 2.0}})}})),
+              AllOf(HasSubstr("sliding_attention.rope_type"), HasSubstr("linear")));
+  EXPECT_THAT(EditedModel("gemma3/windowed").erase("num_attention_heads").refusal(),
+              AllOf(HasSubstr("num_key_value_heads"), HasSubstr("num_attention_heads")));
+}
+
+TEST(Config, GlmReadsPublishedKeys) {
+  const std::vector<float> expected = EditedModel("glm4_moe/grouped_qk_norm").logits();
+  EditedModel older("glm4_moe/grouped_qk_norm");
+  older.erase("rope_parameters")
+      .set("rope_theta", 1e6)
+      .set("scoring_func", "sigmoid")
+      .rename("n_routed_experts", "num_local_experts");
+  EXPECT_EQ(older.logits(), expected);
+  EXPECT_EQ(older.erase("partial_rotary_factor").logits(), expected) << "half a head is the default";
+  EXPECT_NE(older.set("partial_rotary_factor", 0.25).logits(), expected);
+}
+
+TEST(Config, GlmRefusesRoutersThatItDoesNotHave) {
+  const auto glm = [](std::string_view key, Json value) {
+    return EditedModel("glm4_moe/grouped_qk_norm").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(glm("scoring_func", "softmax"), AllOf(HasSubstr("scoring_func"), HasSubstr("softmax")));
+  EXPECT_THAT(glm("topk_method", "greedy"), AllOf(HasSubstr("topk_method"), HasSubstr("greedy")));
+  EXPECT_THAT(glm("n_group", 3), AllOf(HasSubstr("n_group"), HasSubstr("3"), HasSubstr("10")));
+  EXPECT_THAT(glm("n_group", 10), AllOf(HasSubstr("n_group"), HasSubstr("two experts")));
+  EXPECT_THAT(glm("topk_group", 3), AllOf(HasSubstr("topk_group"), HasSubstr("3")));
+  EXPECT_THAT(glm("num_experts_per_tok", 6), AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("6")));
+  EXPECT_THAT(glm("num_experts_per_tok", 5), "accepted");
+}
+
+TEST(Config, GlmTensorsThatContradictTheConfigAreRefused) {
+  EXPECT_THAT(EditedModel("glm4_moe/grouped_qk_norm").set("use_qk_norm", false).refusal(),
+              AllOf(HasSubstr("q_norm"), HasSubstr("use_qk_norm = false")));
+  EXPECT_THAT(EditedModel("glm4_moe/grouped_qk_norm").set("attention_bias", false).refusal(),
+              AllOf(HasSubstr("layer 0 q_proj"), HasSubstr("bias")));
+  EXPECT_THAT(EditedModel("glm4_moe/grouped_qk_norm").set("first_k_dense_replace", 2).refusal(),
+              HasSubstr("layer 1 gate_proj"));
+  EXPECT_THAT(EditedModel("glm4_moe/grouped_qk_norm").set("n_shared_experts", 1).refusal(),
+              HasSubstr("layer 1 shared_experts.gate_proj: shape [48, 48], expected [24, 48]"));
+  EXPECT_THAT(EditedModel("glm4_moe/grouped_qk_norm").set("num_hidden_layers", 2).refusal(),
+              HasSubstr("num_hidden_layers = 2"));
+  EXPECT_THAT(EditedModel("glm4_moe/mtp").set("num_hidden_layers", 1).refusal(),
+              HasSubstr("num_hidden_layers = 1"))
+      << "layer 1 has no eh_proj, so it is no draft head";
+}
+
 }  // namespace
 }  // namespace tensorfold
