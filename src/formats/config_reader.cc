@@ -1,7 +1,9 @@
 // Lookups, checks and messages of formats/config_reader.h.
 #include "formats/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tensorfold {
 namespace {
@@ -181,6 +183,23 @@ std::vector<double> ConfigReader::number_list(std::string_view key) {
   std::vector<double> list;
   for (const Json& value : array(key, "expected a list of numbers")) {
     list.push_back(checked_number(value, item(where(key), list.size()), false, 0.0));
+  }
+  return list;
+}
+
+std::vector<double> ConfigReader::extended_number_list(std::string_view key) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr std::pair<std::string_view, double> kWords[] = {
+      {"Infinity", kInfinity}, {"-Infinity", -kInfinity}, {"NaN", std::numeric_limits<double>::quiet_NaN()}};
+  std::vector<double> list;
+  for (const Json& value : array(key, "expected a list of numbers")) {
+    const Json* word = value.find("__float__");
+    const auto* known = std::find_if(std::begin(kWords), std::end(kWords), [word](const auto& entry) {
+      return word != nullptr && word->is_string() && word->as_string() == entry.first;
+    });
+    list.push_back(known != std::end(kWords)
+                       ? known->second
+                       : checked_number(value, item(where(key), list.size()), false, 0.0));
   }
   return list;
 }

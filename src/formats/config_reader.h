@@ -57,6 +57,9 @@ class ConfigReader {
   std::vector<int64_t> int_or_list(std::string_view key);
   std::vector<int64_t> int_list(std::string_view key);
   std::vector<double> number_list(std::string_view key);
+  /// The same with infinities and NaN, which Hugging Face writes as {"__float__": "Infinity"}, "-Infinity" or
+  /// "NaN".
+  std::vector<double> extended_number_list(std::string_view key);
   std::vector<std::string> string_list(std::string_view key);
 
   /// One of `choices` by its spelling; anything else is kUnsupported and names them all.

@@ -1,6 +1,10 @@
 // Reading of formats/hf_config.h.
 #include "formats/hf_config.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace tensorfold {
 namespace {
 
@@ -9,8 +13,31 @@ constexpr std::string_view kGenerationName = "generation_config.json";
 constexpr int64_t kMaxConfigBytes =
     16'000'000;  // Real ones have a few kB; module overrides make the largest.
 
+/// Python writes infinities and NaN as bare words, which are no JSON. Outside strings they are replaced by
+/// what newer files have in their place: {"__float__": "Infinity"}.
+std::string with_objects_for_words(std::string_view text) {
+  constexpr std::string_view kWords[] = {"-Infinity", "Infinity", "NaN"};
+  std::string out;
+  bool is_in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    const auto* word = std::find_if(std::begin(kWords), std::end(kWords),
+                                    [&](std::string_view w) { return text.substr(i).starts_with(w); });
+    if (!is_in_string && word != std::end(kWords)) {
+      out += fmt::format(R"({{"__float__": "{}"}})", *word);
+      i += word->size();
+      continue;
+    }
+    const bool is_escaped = is_in_string && text[i] == '\\' && i + 1 < text.size();
+    if (text[i] == '"') is_in_string = !is_in_string;
+    const size_t count = is_escaped ? 2 : 1;
+    out += text.substr(i, count);
+    i += count;
+  }
+  return out;
+}
+
 Result<Json> parse_config(std::string_view file, std::string_view text) {
-  Result<Json> json = parse_json(text);
+  Result<Json> json = parse_json(with_objects_for_words(text));
   if (!json.ok()) return corrupt("{}: {}", file, json.status().message());
   if (!json->is_object()) return corrupt("{}: expected an object, found {}", file, json->kind_name());
   return json;

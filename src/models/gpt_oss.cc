@@ -62,7 +62,7 @@ Result<GptOssConfig> read_config(const ModelSource& source) {
   c.hidden_size = reader.positive_int("hidden_size");
   read_experts(reader, c);
   c.vocab_size = reader.positive_int("vocab_size");
-  c.heads = read_head_counts(reader, c.hidden_size);
+  c.heads = read_head_counts(reader, c.hidden_size, /*default_head_dim=*/64);
   c.rms_norm_eps = static_cast<float>(reader.positive_number("rms_norm_eps", 1e-5));
   c.attention_bias = reader.boolean("attention_bias", true);
   c.windows = read_gpt_oss_windows(reader, c.num_layers);

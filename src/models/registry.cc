@@ -10,6 +10,7 @@ constexpr ModelFamily kFamilies[] = {
     {"glm4_moe", make_glm4_moe},
     {"gpt_oss", make_gpt_oss},
     {"llama", make_llama},
+    {"nemotron_h", make_nemotron_h},
     {"qwen2", make_qwen2},
     {"qwen3", make_qwen3},
     {"qwen3_5", make_qwen3_5},

@@ -43,6 +43,7 @@ Result<std::unique_ptr<Model>> make_gemma3(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_glm4_moe(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_gpt_oss(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_llama(const ModelSource& source);
+Result<std::unique_ptr<Model>> make_nemotron_h(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen2(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen3(const ModelSource& source);
 Result<std::unique_ptr<Model>> make_qwen3_5(const ModelSource& source);

@@ -51,6 +51,10 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
   // Inputs of 96 (o_proj, down_proj) are no multiples of 64.
   EXPECT_EQ(formats_of(root + "qwen3/mlx_8bit_f16"),
             (Formats{{"affine 8-bit g64 f16", 1 + 2 * 5}, {"f16", 2 * 2}}));
+  EXPECT_EQ(formats_of(root + "gemma3/mlx_8bit"), (Formats{{"affine 8-bit g32 bf16", 1 + 3 * 7}}));
+  // A dense layer and one of 6 experts, whose router mlx-lm leaves as it is.
+  EXPECT_EQ(formats_of(root + "glm4_moe/mlx_4bit"),
+            (Formats{{"affine 4-bit g32 bf16", 2 + 2 * 4 + 3 + 3 * 6 + 3}, {"bf16", 1}}));
   // Of each format's entries in mlx_fixture.py: two MoE layers of 6 experts and a dense one.
   EXPECT_EQ(
       formats_of(root + "qwen3_moe/mlx_mixed"),
@@ -64,19 +68,20 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, MlxFixture,
                          testing::Values("gemma3/mlx_4bit", "gemma3/mlx_8bit", "glm4_moe/mlx_4bit",
-                                         "glm4_moe/mlx_8bit",
-                                         "gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
-                                         "llama/mlx_4bit", "llama/mlx_partly_packed", "qwen3/mlx_8bit_f16",
-                                         "qwen3_5/mlx_4bit", "qwen3_5/mlx_8bit", "qwen3_5_moe/mlx_4bit",
-                                         "qwen3_5_moe/mlx_8bit", "qwen3_moe/mlx_mixed", "qwen3_next/mlx_4bit",
-                                         "qwen3_next/mlx_8bit"),
+                                         "glm4_moe/mlx_8bit", "gpt_oss/mlx_mxfp4_4bit",
+                                         "gpt_oss/mlx_mxfp4_8bit", "llama/mlx_4bit",
+                                         "llama/mlx_partly_packed", "nemotron_h/mlx_4bit",
+                                         "nemotron_h/mlx_8bit", "qwen3/mlx_8bit_f16", "qwen3_5/mlx_4bit",
+                                         "qwen3_5/mlx_8bit", "qwen3_5_moe/mlx_4bit", "qwen3_5_moe/mlx_8bit",
+                                         "qwen3_moe/mlx_mixed", "qwen3_next/mlx_4bit", "qwen3_next/mlx_8bit"),
                          GoldenFixture::kName);
 INSTANTIATE_TEST_SUITE_P(Golden, MlxBf16Fixture,
                          testing::Values("gemma3/mlx_4bit", "gemma3/mlx_8bit", "glm4_moe/mlx_4bit",
-                                         "glm4_moe/mlx_8bit",
-                                         "gpt_oss/mlx_mxfp4_4bit", "gpt_oss/mlx_mxfp4_8bit",
-                                         "llama/mlx_4bit", "llama/mlx_partly_packed", "qwen3_5/mlx_4bit",
-                                         "qwen3_5/mlx_8bit", "qwen3_5_moe/mlx_4bit", "qwen3_5_moe/mlx_8bit",
+                                         "glm4_moe/mlx_8bit", "gpt_oss/mlx_mxfp4_4bit",
+                                         "gpt_oss/mlx_mxfp4_8bit", "llama/mlx_4bit",
+                                         "llama/mlx_partly_packed", "nemotron_h/mlx_4bit",
+                                         "nemotron_h/mlx_8bit", "qwen3_5/mlx_4bit", "qwen3_5/mlx_8bit",
+                                         "qwen3_5_moe/mlx_4bit", "qwen3_5_moe/mlx_8bit",
                                          "qwen3_moe/mlx_mixed", "qwen3_next/mlx_4bit", "qwen3_next/mlx_8bit"),
                          GoldenFixture::kName);
 

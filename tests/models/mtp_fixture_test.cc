@@ -170,13 +170,15 @@ TEST_P(MtpFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, MtpFixture,
-                         testing::Values("glm4_moe/mtp", "qwen3_5/wrapper_mtp", "qwen3_5_moe/wrapper_mtp"),
+                         testing::Values("glm4_moe/mtp", "nemotron_h/mtp", "qwen3_5/wrapper_mtp",
+                                         "qwen3_5_moe/wrapper_mtp"),
                          GoldenFixture::kName);
 
 TEST(DraftHead, IsNoneWhereTheCheckpointHasNone) {
   const std::string root = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
-  for (const char* fixture : {"glm4_moe/mlx_4bit", "glm4_moe/grouped_qk_norm", "qwen3_5/tied",
-                              "qwen3_5/mlx_4bit", "qwen3_next/mixed", "qwen3/tied"})
+  for (const char* fixture :
+       {"glm4_moe/mlx_4bit", "glm4_moe/grouped_qk_norm", "nemotron_h/all_kinds", "nemotron_h/mlx_4bit",
+        "qwen3_5/tied", "qwen3_5/mlx_4bit", "qwen3_next/mixed", "qwen3/tied"})
     EXPECT_EQ(load_test_model(root + fixture, make_reference_ops(), {}).value()->model->draft_head(), nullptr)
         << fixture;
 }
