@@ -19,29 +19,34 @@ class DemoCreateCommand : public Command {
         .summary = "Write a toy checkpoint with random weights, of any family and size.",
         .details =
             "  tensorfold demo create /tmp/toy\n"
-            "  tensorfold demo create /tmp/big --family qwen3 --params 8B --quant 4bit\n\n"
+            "  tensorfold demo create /tmp/big --family qwen3 --params 8B --quant 4bit\n"
+            "  tensorfold demo create /tmp/cut --like Qwen3.6-35B-A3B --layers 8 --quant 4bit\n\n"
             "The folder is complete (config, tokenizer, chat template, weights); what such a model says is\n"
             "nonsense."};
   }
 
   void add_flags(Flags& flags) override {
     flags.argument("OUT", "Folder to write; must not exist yet.", folder_);
-    flags.choice("family", "Architecture.", options_.family, {"llama", "qwen2", "qwen3", "qwen3_moe"});
+    flags.choice("family", "Architecture.", options_.family,
+                 std::vector<std::string>(toy_families().begin(), toy_families().end()));
+    flags.text("like", "NAME",
+               "A published model whose shapes to take; of the other sizes only --layers counts then.",
+               options_.like);
     flags.count("params", "About this many weights in all: chooses hidden, layers and head-dim.",
                 num_params_);
-    flags.integer("layers", "num_hidden_layers.", options_.num_layers, 1, 4096);
+    flags.integer("layers", "num_hidden_layers; 0 is 4, or all of --like.", options_.num_layers, 0, 4096);
     flags.integer("hidden", "hidden_size.", options_.hidden_size, 64, 1 << 20);
-    flags.integer("intermediate",
-                  "intermediate_size; of an expert in qwen3_moe. 0 is 3 times hidden (an expert: half).",
-                  options_.intermediate_size, 0, 1 << 22);
+    flags.integer(
+        "intermediate",
+        "intermediate_size; of an expert where there are some. 0 is 3 times hidden (an expert: half).",
+        options_.intermediate_size, 0, 1 << 22);
     flags.integer("heads", "num_attention_heads; 0 is hidden / head-dim.", options_.num_heads, 0, 4096);
     flags.integer("kv-heads", "num_key_value_heads; 0 is a quarter of heads.", options_.num_kv_heads, 0,
                   4096);
     flags.integer("head-dim", "head_dim.", options_.head_dim, 2, 1024);
     flags.integer("vocab", "vocab_size.", options_.vocab_size, kMinToyVocab, 1 << 22);
-    flags.integer("experts", "num_experts of qwen3_moe.", options_.num_experts, 1, 65536);
-    flags.integer("experts-per-token", "num_experts_per_tok of qwen3_moe.", options_.num_experts_per_tok, 1,
-                  65536);
+    flags.integer("experts", "num_experts, of families that have them.", options_.num_experts, 1, 65536);
+    flags.integer("experts-per-token", "num_experts_per_tok.", options_.num_experts_per_tok, 1, 65536);
     flags.integer("context", "max_position_embeddings.", options_.max_position_embeddings, 1, 1 << 30);
     flags.toggle("tie", "The embedding serves as lm_head too (tie_word_embeddings).",
                  options_.tie_word_embeddings);
@@ -54,18 +59,23 @@ class DemoCreateCommand : public Command {
     options_.is_quantized = quant_ == "4bit";
     options_.seed = static_cast<uint64_t>(seed_);
     if (num_params_ > 0) options_ = toy_options_of_size(options_, num_params_);
-    TF_ASSIGN_OR_RETURN(const ToyOptions options, complete_toy_options(options_));
+    if (options_.like.empty()) {
+      TF_ASSIGN_OR_RETURN(options_, complete_toy_options(options_));
+    }
+    TF_ASSIGN_OR_RETURN(const ToyModel model, make_toy_model(options_));
     const auto start = std::chrono::steady_clock::now();
     int64_t bytes = 0;
     const LoadProgress bar = quiet_ ? LoadProgress() : show_progress(folder_, "writing");
-    TF_RETURN_IF_ERROR(write_toy_checkpoint(folder_, options, [&](int64_t done, int64_t total) {
+    TF_RETURN_IF_ERROR(write_toy_checkpoint(folder_, model, options_.seed, [&](int64_t done, int64_t total) {
       bytes = total;
       if (bar) bar(done, total);
     }));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    fmt::print("{}: {}, {} layers, hidden {}, {:.4g} M weights, {} in {:.1f} s\n", folder_, options.family,
-               options.num_layers, options.hidden_size, static_cast<double>(toy_num_params(options)) / 1e6,
-               shown_bytes(bytes), seconds);
+    const auto config_int = [&](const char* key) { return model.config.find(key)->as_int(); };
+    fmt::print("{}: {}, {} layers, hidden {}, {:.4g} M weights, {} in {:.1f} s\n", folder_,
+               model.config.find("model_type")->as_string(), config_int("num_hidden_layers"),
+               config_int("hidden_size"), static_cast<double>(model.num_params) / 1e6, shown_bytes(bytes),
+               seconds);
     return {};
   }
 

@@ -2,13 +2,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "engine/families.h"
+#include "engine/kv_pages.h"
+#include "engine/state_slots.h"
+#include "engine/weight_traffic.h"
 #include "formats/hf_config.h"
 #include "formats/safetensors.h"
+#include "memory/weight_table.h"
+#include "memory/weights.h"
+#include "models/registry.h"
 
 namespace tensorfold {
 namespace {
@@ -18,22 +27,18 @@ struct ModelInfo {
   ModelPath path;
   HfConfig config;
   GenerationConfig generation;
-  int64_t num_layers = 0;
-  int64_t hidden_size = 0;
-  int64_t vocab_size = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t num_experts = 0;
-  int64_t max_position_embeddings = 0;
+  ModelSpec spec;                  ///< Empty where the model cannot be run:
+  Status why_not_loaded;           ///< then the reason.
+  int64_t num_weights = 0;         ///< Of all matrices and vectors.
+  DecodeTraffic traffic;           ///< Of one token of one stream.
+  int64_t kv_bytes_per_token = 0;  ///< In all attention layers.
+  int64_t state_bytes = 0;         ///< Of all recurrent layers, for each stream.
+  int64_t num_unused_tensors = 0;  ///< That no layer reads: vision, draft heads.
   int64_t checkpoint_bytes = 0;
   int64_t num_tensors = 0;
   int num_files = 0;
   bool has_tokenizer = false;
   bool has_template = false;
-
-  /// Of one token in all layers, keys and values in bf16.
-  int64_t kv_bytes_per_token() const { return num_layers * num_kv_heads * head_dim * 2 * 2; }
 };
 
 /// A template of its own file, or a member of tokenizer_config.json.
@@ -47,17 +52,92 @@ bool has_chat_template(const FileSystem& files, const std::string& folder) {
   return json.ok() && json->find("chat_template") != nullptr;
 }
 
-Status read_sizes(ModelInfo& info) {
-  ConfigReader reader = info.config.reader();
-  info.num_layers = reader.positive_int("num_hidden_layers");
-  info.hidden_size = reader.positive_int("hidden_size");
-  info.vocab_size = reader.positive_int("vocab_size");
-  info.num_heads = reader.positive_int("num_attention_heads", 1);
-  info.num_kv_heads = reader.positive_int("num_key_value_heads", info.num_heads);
-  info.head_dim = reader.positive_int("head_dim", std::max<int64_t>(1, info.hidden_size / info.num_heads));
-  info.num_experts = reader.non_negative_int("num_experts", reader.non_negative_int("num_local_experts", 0));
-  info.max_position_embeddings = reader.non_negative_int("max_position_embeddings", 0);
-  return reader.status();
+int64_t count_weights(const Manifest& manifest) {
+  int64_t count = 0;
+  for (const LinearBinding& linear : manifest.linears) count += linear.spec.out * linear.spec.in;
+  for (const VectorBinding& vector : manifest.vectors) count += vector.size;
+  return count;
+}
+
+int64_t count_unused(const Checkpoint& checkpoint, const Manifest& manifest) {
+  std::unordered_set<const TensorInfo*> used;
+  for (const LinearBinding& linear : manifest.linears) {
+    for (const TensorSlice* slice : {&linear.weight, &linear.scales, &linear.biases, &linear.bias})
+      used.insert(slice->tensor);
+  }
+  for (const VectorBinding& vector : manifest.vectors) used.insert(vector.values.tensor);
+  used.erase(nullptr);
+  return std::ssize(checkpoint.tensors()) - std::ssize(used);
+}
+
+/// Binds the model's weights without reading them, and counts.
+Status read_model(const Checkpoint& checkpoint, ModelInfo& info) {
+  WeightTable table(info.config.model_type, checkpoint, info.config.quantization);
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, make_model({info.config, table, {}}));
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Ops> ops, make_cpu_ops(1));
+  const std::unique_ptr<Weights> weights = Weights::without_bytes(table.manifest());
+  info.spec = model->spec();
+  info.num_weights = count_weights(table.manifest());
+  info.traffic = decode_traffic(*model, *weights, *ops);
+  info.kv_bytes_per_token = kv_page_set_bytes(*ops, info.spec.kv_layers) / kPageTokens;
+  info.state_bytes = state_slot_bytes(info.spec.recurrent_layers);
+  info.num_unused_tensors = count_unused(checkpoint, table.manifest());
+  return {};
+}
+
+std::string_view name_of(MixerKind kind) {
+  switch (kind) {
+    case MixerKind::kNone:
+      return "no mixer";
+    case MixerKind::kAttention:
+      return "attention";
+    case MixerKind::kWindowAttention:
+      return "window attention";
+    case MixerKind::kGatedDelta:
+      return "gated delta";
+    case MixerKind::kMamba2:
+      return "Mamba-2";
+  }
+  return "";
+}
+
+std::string_view name_of(MlpKind kind) {
+  switch (kind) {
+    case MlpKind::kNone:
+      return "no MLP";
+    case MlpKind::kDense:
+      return "dense MLP";
+    case MlpKind::kExperts:
+      return "experts";
+  }
+  return "";
+}
+
+/// "48 gated delta with experts" and so on, in order of appearance.
+std::vector<std::pair<std::string, int64_t>> layers_by_kind(const ModelSpec& spec) {
+  std::vector<std::pair<std::string, int64_t>> counts;
+  for (const LayerKind& kind : spec.layers) {
+    std::string name(name_of(kind.mixer));
+    if (kind.mixer == MixerKind::kNone) {
+      name = name_of(kind.mlp);
+    } else if (kind.mlp != MlpKind::kNone) {
+      name = fmt::format("{} with {}", name, name_of(kind.mlp));
+    }
+    const auto found = std::ranges::find(counts, name, &std::pair<std::string, int64_t>::first);
+    if (found == counts.end()) {
+      counts.emplace_back(name, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  return counts;
+}
+
+/// "27.4 B", "134.5 M".
+std::string shown_count(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count >= 1'000'000'000) return fmt::format("{:.1f} B", value / 1e9);
+  return fmt::format("{:.1f} M", value / 1e6);
 }
 
 Result<ModelInfo> read_model_info(const std::string& model) {
@@ -66,11 +146,11 @@ Result<ModelInfo> read_model_info(const std::string& model) {
   const std::string& folder = info.path.folder;
   TF_ASSIGN_OR_RETURN(info.config, read_hf_config(folder));
   TF_ASSIGN_OR_RETURN(info.generation, read_generation_config(folder, info.config));
-  TF_RETURN_IF_ERROR(read_sizes(info));
   TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
   info.checkpoint_bytes = checkpoint.total_bytes();
   info.num_tensors = static_cast<int64_t>(checkpoint.tensors().size());
   info.num_files = checkpoint.num_files();
+  info.why_not_loaded = read_model(checkpoint, info);
   const FileSystem& files = posix_file_system();
   info.has_tokenizer = files.is_file(join_path(folder, "tokenizer.json"));
   info.has_template = has_chat_template(files, folder);
@@ -91,18 +171,26 @@ Json to_json(const ModelInfo& info) {
   json.set("supported", is_supported_family(info.config.model_type));
   json.set("dtype", dtype_name(info.config.dtype));
   json.set("quantization", quantization_text(info.config.quantization));
-  json.set("num_layers", info.num_layers);
-  json.set("hidden_size", info.hidden_size);
-  json.set("vocab_size", info.vocab_size);
-  json.set("num_heads", info.num_heads);
-  json.set("num_kv_heads", info.num_kv_heads);
-  json.set("head_dim", info.head_dim);
-  json.set("num_experts", info.num_experts);
-  json.set("max_position_embeddings", info.max_position_embeddings);
+  if (info.why_not_loaded.ok()) {
+    json.set("num_layers", info.spec.num_layers);
+    Json kinds = Json::object();
+    for (const auto& [name, count] : layers_by_kind(info.spec)) kinds.set(name, count);
+    json.set("layers_by_kind", std::move(kinds));
+    json.set("hidden_size", info.spec.hidden_size);
+    json.set("vocab_size", info.spec.vocab_size);
+    json.set("max_position_embeddings", info.spec.max_position_embeddings);
+    json.set("num_weights", info.num_weights);
+    json.set("num_active_weights", info.traffic.num_weights);
+    json.set("weight_bytes_per_token", info.traffic.weight_bytes);
+    json.set("kv_bytes_per_token", info.kv_bytes_per_token);
+    json.set("state_bytes_per_stream", info.state_bytes);
+    json.set("num_unused_tensors", info.num_unused_tensors);
+  } else {
+    json.set("error", info.why_not_loaded.message());
+  }
   json.set("checkpoint_bytes", info.checkpoint_bytes);
   json.set("num_tensors", info.num_tensors);
   json.set("num_files", info.num_files);
-  json.set("kv_bytes_per_token", info.kv_bytes_per_token());
   json.set("has_tokenizer", info.has_tokenizer);
   json.set("has_chat_template", info.has_template);
   Json ends = Json::array();
@@ -125,13 +213,28 @@ void print_info(const ModelInfo& info) {
   row("size", fmt::format("{} in {} tensors, {} file{}", shown_bytes(info.checkpoint_bytes), info.num_tensors,
                           info.num_files, info.num_files == 1 ? "" : "s"));
   row("quantization", quantization_text(info.config.quantization));
-  row("layers", fmt::format("{}, hidden size {}, {} heads and {} key-value heads of {}{}", info.num_layers,
-                            info.hidden_size, info.num_heads, info.num_kv_heads, info.head_dim,
-                            info.num_experts > 0 ? fmt::format(", {} experts", info.num_experts) : ""));
-  row("vocabulary", fmt::format("{} tokens, replies end at {}", info.vocab_size,
-                                fmt::join(info.generation.eos_token_ids, ", ")));
-  row("context", fmt::format("{} tokens; keys and values take {} for each 1000", info.max_position_embeddings,
-                             shown_bytes(info.kv_bytes_per_token() * 1000)));
+  if (info.why_not_loaded.ok()) {
+    std::vector<std::string> kinds;
+    for (const auto& [name, count] : layers_by_kind(info.spec))
+      kinds.push_back(fmt::format("{} {}", count, name));
+    row("layers", fmt::format("{} ({}), hidden size {}", info.spec.num_layers, fmt::join(kinds, ", "),
+                              info.spec.hidden_size));
+    row("weights",
+        fmt::format("{}, of which a token uses {}: {} to read", shown_count(info.num_weights),
+                    shown_count(info.traffic.num_weights), shown_bytes(info.traffic.weight_bytes)));
+    if (info.num_unused_tensors > 0)
+      row("", fmt::format("{} tensors of the checkpoint are not read (vision, draft heads)",
+                          info.num_unused_tensors));
+    row("context",
+        fmt::format(
+            "{} tokens; keys and values take {} for each 1000{}", info.spec.max_position_embeddings,
+            shown_bytes(info.kv_bytes_per_token * 1000),
+            info.state_bytes > 0 ? fmt::format(", states {} a stream", shown_bytes(info.state_bytes)) : ""));
+    row("vocabulary", fmt::format("{} tokens, replies end at {}", info.spec.vocab_size,
+                                  fmt::join(info.generation.eos_token_ids, ", ")));
+  } else {
+    row("cannot run", info.why_not_loaded.message());
+  }
   row("text", fmt::format("{}, {}", info.has_tokenizer ? "tokenizer" : "no tokenizer",
                           info.has_template ? "chat template" : "no chat template"));
 }

@@ -2,19 +2,82 @@
 #include "cli/toy_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "cli/model_presets.h"
+#include "formats/hf_config.h"
+#include "memory/weight_table.h"
+#include "models/registry.h"
 #include "text/tokenizer_byte_alphabet.h"
 
 namespace tensorfold {
 namespace {
 
-constexpr int64_t kGroupSize = 64;
+constexpr int64_t kGroupSize = 64, kMxfp4GroupSize = 32;
 constexpr int64_t kStartId = 256, kEndId = 257, kPadId = 258;
 
-bool is_moe(const ToyOptions& options) { return options.family == "qwen3_moe"; }
+/// A family, what its config needs beside the keys that all have, and which of the sizes it has under which
+/// names. $I is the intermediate size of an expert, $X and $K the experts and those of a token, $H and $D
+/// heads and their size.
+struct ToyFamily {
+  std::string_view name;
+  std::string_view architecture;
+  bool has_experts = false;
+  std::string_view keys = "{}";
+};
+
+constexpr std::string_view kHybridKeys = R"({"full_attention_interval": 4, "linear_num_key_heads": 2,
+  "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
+  "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}})";
+constexpr std::string_view kHybridMoeKeys = R"({"full_attention_interval": 4, "linear_num_key_heads": 2,
+  "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
+  "num_experts": $X, "num_experts_per_tok": $K, "moe_intermediate_size": $I, "shared_expert_intermediate_size": $I,
+  "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+  "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}})";
+
+constexpr ToyFamily kToyFamilies[] = {
+    {"gemma3_text", "Gemma3ForCausalLM", false,
+     R"({"query_pre_attn_scalar": $D, "sliding_window": 512, "sliding_window_pattern": 6, "rope_theta": 1000000,
+         "rope_local_base_freq": 10000, "hidden_activation": "gelu_pytorch_tanh"})"},
+    {"glm4_moe", "Glm4MoeForCausalLM", true,
+     R"({"n_routed_experts": $X, "num_experts_per_tok": $K, "moe_intermediate_size": $I, "n_shared_experts": 1,
+         "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+         "norm_topk_prob": true, "use_qk_norm": true, "attention_bias": true, "partial_rotary_factor": 0.5})"},
+    {"gpt_oss", "GptOssForCausalLM", true,
+     R"({"num_local_experts": $X, "num_experts_per_tok": $K, "sliding_window": 128, "swiglu_limit": 7.0,
+         "attention_bias": true, "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+         "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096, "truncate": false}})"},
+    {"llama", "LlamaForCausalLM"},
+    {"nemotron_h", "NemotronHForCausalLM", true,
+     R"({"mamba_num_heads": $H, "mamba_head_dim": $D, "ssm_state_size": 64, "n_groups": 1, "conv_kernel": 4,
+         "use_conv_bias": true, "n_routed_experts": $X, "num_experts_per_tok": $K, "moe_intermediate_size": $I,
+         "n_shared_experts": 1, "moe_shared_expert_intermediate_size": $I, "n_group": 1, "topk_group": 1,
+         "norm_topk_prob": true, "routed_scaling_factor": 1.0, "layer_norm_epsilon": 1e-5,
+         "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu"})"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", true, kHybridMoeKeys},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM", false, kHybridKeys},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", true,
+     R"({"num_experts": $X, "num_experts_per_tok": $K, "moe_intermediate_size": $I, "norm_topk_prob": true,
+         "decoder_sparse_step": 1, "mlp_only_layers": []})"},
+    {"qwen3_next", "Qwen3NextForCausalLM", true, kHybridMoeKeys},
+};
+
+const ToyFamily* find_family(std::string_view name) {
+  for (const ToyFamily& family : kToyFamilies)
+    if (family.name == name) return &family;
+  return nullptr;
+}
+
+bool is_moe(const ToyOptions& options) {
+  const ToyFamily* family = find_family(options.family);
+  return family != nullptr && family->has_experts;
+}
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -24,6 +87,8 @@ Status check_range(const char* name, int64_t value, int64_t least, int64_t most)
 }
 
 Status check_toy_options(const ToyOptions& o) {
+  if (find_family(o.family) == nullptr)
+    return invalid_argument("--family {}: expected one of {}", o.family, fmt::join(toy_families(), ", "));
   TF_RETURN_IF_ERROR(check_range("layers", o.num_layers, 1, 4096));
   TF_RETURN_IF_ERROR(check_range("hidden", o.hidden_size, 64, 1 << 20));
   TF_RETURN_IF_ERROR(check_range("intermediate", o.intermediate_size, 64, 1 << 22));
@@ -48,76 +113,33 @@ Status check_toy_options(const ToyOptions& o) {
   return {};
 }
 
-/// Adds matrices and norms by their names in the checkpoint.
-class TensorList {
- public:
-  /// Values such that an input of unit size has an output of about `gain`.
-  void matrix(const std::string& name, int64_t out, int64_t in, double gain = 1) {
-    tensors_.push_back({name, {out, in}, gain / std::sqrt(static_cast<double>(in))});
+/// `text` with its size names replaced.
+std::string with_sizes(std::string_view text, const ToyOptions& o) {
+  const std::pair<std::string_view, int64_t> sizes[] = {{"$I", o.intermediate_size},
+                                                        {"$X", o.num_experts},
+                                                        {"$K", o.num_experts_per_tok},
+                                                        {"$H", o.num_heads},
+                                                        {"$D", o.head_dim}};
+  std::string result(text);
+  for (const auto& [name, value] : sizes) {
+    for (size_t at; (at = result.find(name)) != result.npos;)
+      result.replace(at, name.size(), std::to_string(value));
   }
-  void experts(const std::string& name, int64_t count, int64_t out, int64_t in) {
-    tensors_.push_back({name, {count, out, in}, 1 / std::sqrt(static_cast<double>(in))});
-  }
-  void router(const std::string& name, int64_t out, int64_t in) {
-    tensors_.push_back({name, {out, in}, 1 / std::sqrt(static_cast<double>(in)), false});
-  }
-  void norm(const std::string& name, int64_t size) { tensors_.push_back({name, {size}, 0, false}); }
-  void bias(const std::string& name, int64_t size) { tensors_.push_back({name, {size}, 0.1, false, true}); }
-
-  std::vector<ToyTensor> take() { return std::move(tensors_); }
-
- private:
-  std::vector<ToyTensor> tensors_;
-};
-
-void add_attention(TensorList& list, const ToyOptions& o, const std::string& at) {
-  const int64_t E = o.hidden_size, q_size = o.num_heads * o.head_dim, kv_size = o.num_kv_heads * o.head_dim;
-  list.matrix(at + "q_proj", q_size, E);
-  list.matrix(at + "k_proj", kv_size, E);
-  list.matrix(at + "v_proj", kv_size, E);
-  list.matrix(at + "o_proj", E, q_size);
-  if (o.family == "qwen2")
-    for (const auto& [name, size] : {std::pair("q_proj", q_size), {"k_proj", kv_size}, {"v_proj", kv_size}})
-      list.bias(at + name, size);
-  if (o.family.starts_with("qwen3"))
-    for (const char* name : {"q_norm", "k_norm"}) list.norm(at + name, o.head_dim);
+  return result;
 }
 
-/// bf16 files spell experts as Hugging Face does, one by one; 4-bit ones as MLX does, stacked.
-void add_experts(TensorList& list, const ToyOptions& o, const std::string& at) {
-  const int64_t E = o.hidden_size, I = o.intermediate_size;
-  list.router(at + "gate", o.num_experts, E);
-  if (o.is_quantized) {
-    list.experts(at + "switch_mlp.gate_proj", o.num_experts, I, E);
-    list.experts(at + "switch_mlp.up_proj", o.num_experts, I, E);
-    list.experts(at + "switch_mlp.down_proj", o.num_experts, E, I);
-    return;
-  }
-  for (int64_t i = 0; i < o.num_experts; ++i) {
-    const std::string expert = fmt::format("{}experts.{}.", at, i);
-    list.matrix(expert + "gate_proj", I, E);
-    list.matrix(expert + "up_proj", I, E);
-    list.matrix(expert + "down_proj", E, I);
-  }
+/// "MEM*MEM*...": Mamba-2, experts, Mamba-2, attention.
+std::string hybrid_pattern(int64_t num_layers) {
+  std::string pattern;
+  for (int64_t i = 0; i < num_layers; ++i) pattern += "MEM*"[i % 4];
+  return pattern;
 }
 
-void add_mlp(TensorList& list, const ToyOptions& o, const std::string& at) {
-  list.matrix(at + "gate_proj", o.intermediate_size, o.hidden_size);
-  list.matrix(at + "up_proj", o.intermediate_size, o.hidden_size);
-  list.matrix(at + "down_proj", o.hidden_size, o.intermediate_size);
-}
-
-std::string config_json(const ToyOptions& o) {
-  static constexpr std::pair<const char*, const char*> kArchitectures[] = {
-      {"llama", "LlamaForCausalLM"},
-      {"qwen2", "Qwen2ForCausalLM"},
-      {"qwen3", "Qwen3ForCausalLM"},
-      {"qwen3_moe", "Qwen3MoeForCausalLM"}};
+Result<Json> config_of(const ToyOptions& o) {
+  const ToyFamily& family = *find_family(o.family);
   Json json = Json::object();
-  for (const auto& [family, architecture] : kArchitectures)
-    if (o.family == family) json.set("architectures", Json(Json::Array{architecture}));
+  json.set("architectures", Json(Json::Array{std::string(family.architecture)}));
   json.set("model_type", o.family);
-  json.set("torch_dtype", "bfloat16");
   json.set("hidden_size", o.hidden_size);
   json.set("intermediate_size", o.intermediate_size);
   json.set("num_hidden_layers", o.num_layers);
@@ -130,23 +152,109 @@ std::string config_json(const ToyOptions& o) {
   json.set("rope_theta", 10000.0);
   json.set("hidden_act", "silu");
   json.set("tie_word_embeddings", o.tie_word_embeddings);
-  json.set("bos_token_id", kStartId);
-  json.set("eos_token_id", kEndId);
-  if (is_moe(o)) {
-    json.set("num_experts", o.num_experts);
-    json.set("num_experts_per_tok", o.num_experts_per_tok);
-    json.set("moe_intermediate_size", o.intermediate_size);
-    json.set("norm_topk_prob", true);
-    json.set("decoder_sparse_step", 1);
-    json.set("mlp_only_layers", Json::array());
+  TF_ASSIGN_OR_RETURN(const Json keys, parse_json(with_sizes(family.keys, o)));
+  for (const auto& [key, value] : keys.as_object()) json.set(key, value);
+  if (o.family == "nemotron_h") json.set("hybrid_override_pattern", hybrid_pattern(o.num_layers));
+  return json;
+}
+
+/// Modules that conversions leave unpacked: small, and what they decide is discrete.
+bool stays_float(std::string_view module, int64_t in) {
+  const std::string_view last = module.substr(module.rfind('.') + 1);
+  return last == "gate" || last == "router" || last == "shared_expert_gate" || in % kGroupSize != 0;
+}
+
+/// Vectors by their name: norms give a unit scale, gates and decays values such as trained models have.
+ToyTensor toy_vector(const DeclaredWeight& weight) {
+  ToyTensor tensor{.name = "model." + weight.name, .shape = {weight.out}};
+  const auto has = [&](std::string_view part) { return weight.name.find(part) != weight.name.npos; };
+  if (has("norm")) {
+    tensor.mean = 1.0 - weight.added;
+  } else if (has("A_log")) {
+    tensor.mean = 1.0;
+    tensor.stddev = 0.6;
+  } else if (weight.name.ends_with(".D")) {
+    tensor.mean = 1.0;
+  } else {
+    tensor.stddev = has("sinks") || has("dt_bias") ? 1.0 : 0.05;
   }
-  if (o.is_quantized) {
-    Json quantization = Json::object();
-    quantization.set("group_size", kGroupSize);
-    quantization.set("bits", 4);
-    json.set("quantization", std::move(quantization));
+  return tensor;
+}
+
+/// The tensors of a declared weight, as MLX writes them (experts stacked) or as Hugging Face does (one by
+/// one).
+class TensorList {
+ public:
+  explicit TensorList(bool is_quantized) : is_quantized_(is_quantized) {}
+
+  void add(const DeclaredWeight& weight) {
+    switch (weight.kind) {
+      case DeclaredWeight::Kind::kVector:
+        return tensors_.push_back(toy_vector(weight));
+      case DeclaredWeight::Kind::kConvolution:
+        return tensors_.push_back({"model." + weight.name, {weight.out, weight.in, 1}, 0, 0.5});
+      case DeclaredWeight::Kind::kLinear:
+        return add_linear(weight);
+      case DeclaredWeight::Kind::kExperts:
+        return add_experts(weight);
+    }
   }
-  return dump_json(json, {.indent = 2}) + "\n";
+  std::vector<ToyTensor> take() { return std::move(tensors_); }
+
+ private:
+  /// Values such that an input of unit size has an output of about `gain`.
+  void add_matrix(const std::string& module, std::vector<int64_t> shape, double gain, ToyTensor::Form form) {
+    const double stddev = gain / std::sqrt(static_cast<double>(shape.back()));
+    const std::string name = form == ToyTensor::Form::kFloats ? module + ".weight" : module;
+    tensors_.push_back({name, std::move(shape), 0, stddev, form});
+  }
+
+  void add_linear(const DeclaredWeight& weight) {
+    const std::string module = (weight.name == "lm_head" ? "" : "model.") + weight.name;
+    const bool is_packed = is_quantized_ && !stays_float(weight.name, weight.in);
+    // At both ends larger, for logits of a few units: neither flat nor all on one token.
+    const double gain = weight.layer == kOutsideLayers ? 3 : 1;
+    add_matrix(module, {weight.out, weight.in}, gain,
+               is_packed ? ToyTensor::Form::kAffine : ToyTensor::Form::kFloats);
+    if (weight.has_bias) tensors_.push_back({module + ".bias", {weight.out}, 0, 0.1});
+  }
+
+  void add_experts(const DeclaredWeight& weight) {
+    const int64_t X = weight.num_experts, out = weight.out, in = weight.in;
+    const std::string module = "model." + weight.name;
+    if (is_quantized_ || weight.is_interleaved) {
+      const std::string stacked =
+          module + (weight.is_interleaved ? ".experts." : ".switch_mlp.") + weight.projection;
+      const auto packed = weight.is_interleaved ? ToyTensor::Form::kMxfp4 : ToyTensor::Form::kAffine;
+      add_matrix(stacked, {X, out, in}, 1, is_quantized_ ? packed : ToyTensor::Form::kFloats);
+      if (weight.has_bias) tensors_.push_back({stacked + ".bias", {X, out}, 0, 0.1});
+      return;
+    }
+    for (int64_t i = 0; i < X; ++i) {
+      const std::string expert = fmt::format("{}.experts.{}.{}", module, i, weight.projection);
+      add_matrix(expert, {out, in}, 1, ToyTensor::Form::kFloats);
+      if (weight.has_bias) tensors_.push_back({expert + ".bias", {out}, 0, 0.1});
+    }
+  }
+
+  bool is_quantized_;
+  std::vector<ToyTensor> tensors_;
+};
+
+/// MLX's section: affine groups, and an entry for each MXFP4 module.
+Json quantization_of(const std::vector<ToyTensor>& tensors) {
+  Json section = Json::object();
+  section.set("group_size", kGroupSize);
+  section.set("bits", 4);
+  for (const ToyTensor& tensor : tensors) {
+    if (tensor.form != ToyTensor::Form::kMxfp4) continue;
+    Json entry = Json::object();
+    entry.set("group_size", kMxfp4GroupSize);
+    entry.set("bits", 4);
+    entry.set("mode", "mxfp4");
+    section.set(tensor.name, std::move(entry));
+  }
+  return section;
 }
 
 Json special_token(int64_t id, const char* content) {
@@ -188,14 +296,14 @@ Json byte_level(bool use_regex) {
   return json;
 }
 
-std::string tokenizer_json(const ToyOptions& o) {
+std::string tokenizer_json(int64_t vocab_size) {
   Json model = Json::object();
   model.set("type", "BPE");
   for (const char* field : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
     model.set(field, Json());
   model.set("fuse_unk", false);
   model.set("byte_fallback", false);
-  model.set("vocab", toy_vocab(o.vocab_size));
+  model.set("vocab", toy_vocab(vocab_size));
   model.set("merges", Json::array());
   Json json = Json::object();
   json.set("version", "1.0");
@@ -228,6 +336,7 @@ std::string tokenizer_config_json() {
 }  // namespace
 
 Result<ToyOptions> complete_toy_options(ToyOptions o) {
+  if (o.num_layers == 0) o.num_layers = 4;
   if (o.num_heads == 0) o.num_heads = std::max<int64_t>(1, o.hidden_size / std::max<int64_t>(1, o.head_dim));
   if (o.num_kv_heads == 0) {
     o.num_kv_heads = std::max<int64_t>(1, o.num_heads / 4);
@@ -246,42 +355,51 @@ ToyOptions toy_options_of_size(ToyOptions o, int64_t num_params) {
     o.num_layers = std::clamp<int64_t>(width / 64, 2, 80);
     if (width >= 2048) o.head_dim = 128;
     const Result<ToyOptions> complete = complete_toy_options(o);
-    if (!complete.ok() || width >= 32768 || toy_num_params(*complete) >= num_params) return o;
+    if (!complete.ok() || width >= 32768) return o;
+    const Result<ToyModel> model = make_toy_model(*complete);
+    if (!model.ok() || model->num_params >= num_params) return o;
   }
 }
 
-std::vector<ToyTensor> toy_tensors(const ToyOptions& o) {
-  TensorList list;
-  list.matrix("model.embed_tokens", o.vocab_size, o.hidden_size, 3);
-  for (int64_t i = 0; i < o.num_layers; ++i) {
-    const std::string layer = fmt::format("model.layers.{}.", i);
-    list.norm(layer + "input_layernorm", o.hidden_size);
-    add_attention(list, o, layer + "self_attn.");
-    list.norm(layer + "post_attention_layernorm", o.hidden_size);
-    is_moe(o) ? add_experts(list, o, layer + "mlp.") : add_mlp(list, o, layer + "mlp.");
+Result<ToyModel> make_toy_model(const ToyOptions& options) {
+  ToyModel model;
+  if (options.like.empty()) {
+    TF_ASSIGN_OR_RETURN(model.config, config_of(options));
+  } else {
+    TF_ASSIGN_OR_RETURN(model.config, model_preset_config(options.like, options.num_layers));
   }
-  list.norm("model.norm", o.hidden_size);
-  // Logits of a few units: neither flat nor all on one token.
-  if (!o.tie_word_embeddings) list.matrix("lm_head", o.vocab_size, o.hidden_size, 3);
-  return list.take();
+  model.config.set("torch_dtype", "bfloat16");
+  model.config.set("bos_token_id", kStartId);
+  model.config.set("eos_token_id", kEndId);
+  TF_ASSIGN_OR_RETURN(const HfConfig config, parse_hf_config(dump_json(model.config)));
+  WeightTable table(config.model_type);
+  TF_RETURN_IF_ERROR(make_model({config, table, {}}).status());
+  TensorList list(options.is_quantized);
+  for (const DeclaredWeight& weight : table.declared()) list.add(weight);
+  model.tensors = list.take();
+  for (const ToyTensor& tensor : model.tensors) {
+    model.num_params +=
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  if (options.is_quantized) model.config.set("quantization", quantization_of(model.tensors));
+  return model;
 }
 
-int64_t toy_num_params(const ToyOptions& options) {
-  int64_t total = 0;
-  for (const ToyTensor& tensor : toy_tensors(options)) {
-    int64_t size = 1;
-    for (const int64_t dim : tensor.shape) size *= dim;
-    total += size;
-  }
-  return total;
+std::span<const std::string_view> toy_families() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const ToyFamily& family : kToyFamilies) all.push_back(family.name);
+    return all;
+  }();
+  return names;
 }
 
-std::vector<std::pair<std::string, std::string>> toy_text_files(const ToyOptions& options) {
+std::vector<std::pair<std::string, std::string>> toy_text_files(const ToyModel& model) {
   Json generation = Json::object();
   generation.set("eos_token_id", kEndId);
-  return {{"config.json", config_json(options)},
+  return {{"config.json", dump_json(model.config, {.indent = 2}) + "\n"},
           {"generation_config.json", dump_json(generation, {.indent = 2}) + "\n"},
-          {"tokenizer.json", tokenizer_json(options)},
+          {"tokenizer.json", tokenizer_json(model.config.find("vocab_size")->as_int())},
           {"tokenizer_config.json", tokenizer_config_json()}};
 }
 

@@ -18,12 +18,14 @@
 namespace tensorfold {
 namespace {
 
-constexpr int64_t kGroupSize = 64;
+constexpr int64_t kGroupSize = 64, kMxfp4GroupSize = 32;
 /// Larger checkpoints are split into files of about this size, as published ones are.
 constexpr int64_t kMaxFileBytes = 4'000'000'000;
 constexpr int64_t kChunkBytes = 4 << 20;
 /// Standard deviation of an integer drawn evenly from 0 to 15.
 constexpr double kNibbleDeviation = 4.6097722286;
+/// The same of an E2M1 value: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+constexpr double kE2m1Deviation = 2.9261749776;
 
 /// A stream of random words. Each tensor part has its own key.
 class RandomWords {
@@ -37,9 +39,10 @@ class RandomWords {
 
 /// One tensor of a file: its declaration and who fills it.
 struct Part {
-  enum class Kind { kOnes, kUniform, kNibbles, kScales, kBiases };
+  enum class Kind { kUniform, kNibbles, kScales, kBiases, kExponents };
   TensorDeclaration declaration;
-  Kind kind = Kind::kOnes;
+  Kind kind = Kind::kUniform;
+  double mean = 0;
   double stddev = 0;
   uint64_t key = 0;
   int64_t bytes = 0;
@@ -49,30 +52,37 @@ int64_t num_elements(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-Part make_part(std::string name, DType dtype, std::vector<int64_t> shape, Part::Kind kind, double stddev,
-               uint64_t key) {
-  Part part{
-      .declaration = {std::move(name), dtype, std::move(shape)}, .kind = kind, .stddev = stddev, .key = key};
+Part make_part(std::string name, DType dtype, std::vector<int64_t> shape, Part::Kind kind,
+               const ToyTensor& tensor, uint64_t key) {
+  Part part{.declaration = {std::move(name), dtype, std::move(shape)},
+            .kind = kind,
+            .mean = tensor.mean,
+            .stddev = tensor.stddev,
+            .key = key};
   part.bytes = num_elements(part.declaration.shape) * dtype_bytes(dtype);
   return part;
 }
 
-/// The parts of one tensor: one, or the three of an MLX module. `key` makes its values its own.
-void add_parts(std::vector<Part>& parts, const ToyTensor& tensor, bool is_quantized, uint64_t key) {
+/// The parts of one tensor: one, or those of an MLX module. `key` makes its values its own.
+void add_parts(std::vector<Part>& parts, const ToyTensor& tensor, uint64_t key) {
   using Kind = Part::Kind;
-  const std::string weight = tensor.name + (tensor.is_bias ? ".bias" : ".weight");
-  if (!is_quantized || !tensor.is_matrix) {
-    const Kind kind = tensor.stddev == 0 ? Kind::kOnes : Kind::kUniform;
-    return parts.push_back(make_part(weight, DType::kBF16, tensor.shape, kind, tensor.stddev, key));
-  }
+  if (tensor.form == ToyTensor::Form::kFloats)
+    return parts.push_back(make_part(tensor.name, DType::kBF16, tensor.shape, Kind::kUniform, tensor, key));
+  const bool is_mxfp4 = tensor.form == ToyTensor::Form::kMxfp4;
   std::vector<int64_t> packed = tensor.shape, groups = tensor.shape;
   packed.back() /= 8;
-  groups.back() /= kGroupSize;
-  parts.push_back(make_part(weight, DType::kU32, packed, Kind::kNibbles, 0, key));
-  parts.push_back(
-      make_part(tensor.name + ".scales", DType::kBF16, groups, Kind::kScales, tensor.stddev, key + 1));
-  parts.push_back(
-      make_part(tensor.name + ".biases", DType::kBF16, groups, Kind::kBiases, tensor.stddev, key + 1));
+  groups.back() /= is_mxfp4 ? kMxfp4GroupSize : kGroupSize;
+  parts.push_back(make_part(tensor.name + ".weight", DType::kU32, packed, Kind::kNibbles, tensor, key));
+  if (is_mxfp4)
+    return parts.push_back(
+        make_part(tensor.name + ".scales", DType::kU8, groups, Kind::kExponents, tensor, key + 1));
+  parts.push_back(make_part(tensor.name + ".scales", DType::kBF16, groups, Kind::kScales, tensor, key + 1));
+  parts.push_back(make_part(tensor.name + ".biases", DType::kBF16, groups, Kind::kBiases, tensor, key + 1));
+}
+
+/// The E8M0 scale that gives random E2M1 values about the tensor's spread.
+uint8_t exponent_value(double stddev) {
+  return static_cast<uint8_t>(127 + std::lround(std::log2(stddev / kE2m1Deviation)));
 }
 
 /// Scale of a group from 16 random bits: 0.75 to 1.25 of what gives the tensor its spread.
@@ -81,30 +91,32 @@ float scale_value(uint16_t bits, double stddev) {
 }
 
 /// The bf16 that 16 random bits stand for.
-bf16 element(Part::Kind kind, uint16_t bits, double stddev) {
-  switch (kind) {
-    case Part::Kind::kOnes:
-      return to_bf16(1.0f);
+bf16 element(const Part& part, uint16_t bits) {
+  switch (part.kind) {
     case Part::Kind::kScales:
-      return to_bf16(scale_value(bits, stddev));
+      return to_bf16(scale_value(bits, part.stddev));
     // -7.5 centres the group: 0 to 15 become -7.5 to 7.5 times the scale.
     case Part::Kind::kBiases:
-      return to_bf16(-7.5f * scale_value(bits, stddev));
+      return to_bf16(-7.5f * scale_value(bits, part.stddev));
     default:
-      return to_bf16(static_cast<float>(std::sqrt(3.0) * stddev * (bits / 32768.0 - 1.0 + 1.0 / 65536)));
+      return to_bf16(static_cast<float>(part.mean +
+                                        std::sqrt(3.0) * part.stddev * (bits / 32768.0 - 1.0 + 1.0 / 65536)));
   }
 }
 
 /// All 65,536 of them: looking one up is faster than computing it.
 std::vector<bf16> element_table(const Part& part) {
   std::vector<bf16> table(65536);
-  for (size_t bits = 0; bits < table.size(); ++bits)
-    table[bits] = element(part.kind, static_cast<uint16_t>(bits), part.stddev);
+  for (size_t bits = 0; bits < table.size(); ++bits) table[bits] = element(part, static_cast<uint16_t>(bits));
   return table;
 }
 
 void fill_chunk(const Part& part, const std::vector<bf16>& table, RandomWords& random,
                 std::span<std::byte> chunk) {
+  if (part.kind == Part::Kind::kExponents) {
+    std::ranges::fill(chunk, std::byte{exponent_value(part.stddev)});
+    return;
+  }
   for (size_t i = 0; i < chunk.size(); i += 8) {
     const uint64_t word = random.next();
     std::array<uint16_t, 4> values;
@@ -128,8 +140,8 @@ struct Reporter {
 
 Status write_part(SafetensorsWriter& writer, const Part& part, std::vector<std::byte>& buffer,
                   Reporter& reporter) {
-  const std::vector<bf16> table =
-      part.kind == Part::Kind::kNibbles ? std::vector<bf16>() : element_table(part);
+  const bool is_looked_up = part.kind != Part::Kind::kNibbles && part.kind != Part::Kind::kExponents;
+  const std::vector<bf16> table = is_looked_up ? element_table(part) : std::vector<bf16>();
   RandomWords random(part.key);
   for (int64_t start = 0; start < part.bytes; start += kChunkBytes) {
     const std::span chunk(buffer.data(), static_cast<size_t>(std::min(kChunkBytes, part.bytes - start)));
@@ -203,13 +215,12 @@ Status check_new_folder(const std::string& folder) {
 
 }  // namespace
 
-Status write_toy_checkpoint(const std::string& folder, const ToyOptions& options,
+Status write_toy_checkpoint(const std::string& folder, const ToyModel& model, uint64_t seed,
                             const std::function<void(int64_t, int64_t)>& progress) {
   TF_RETURN_IF_ERROR(check_new_folder(folder));
   std::vector<Part> parts;
-  uint64_t key = mix64(options.seed + 1);
-  for (const ToyTensor& tensor : toy_tensors(options))
-    add_parts(parts, tensor, options.is_quantized, key += 2);
+  uint64_t key = mix64(seed + 1);
+  for (const ToyTensor& tensor : model.tensors) add_parts(parts, tensor, key += 2);
   Reporter reporter{.callback = progress};
   for (const Part& part : parts) reporter.total += part.bytes;
 
@@ -219,7 +230,7 @@ Status write_toy_checkpoint(const std::string& folder, const ToyOptions& options
   if (!std::filesystem::create_directories(partial, error))
     return make_error(StatusCode::kIo, "cannot create {}: {}", partial, error.message());
   Status status = write_weights(partial, parts, reporter);
-  for (const auto& [name, text] : toy_text_files(options))
+  for (const auto& [name, text] : toy_text_files(model))
     if (status.ok()) status = write_text(join_path(partial, name), text);
   if (status.ok()) {
     std::filesystem::remove(folder, error);  // an empty folder may be there

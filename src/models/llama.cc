@@ -159,6 +159,7 @@ Result<std::unique_ptr<Model>> make_llama(const ModelSource& source) {
   spec.max_position_embeddings = lengths.max_position_embeddings;
   spec.activation_dtype = activation_dtype(source.config, source.options.compute_f32);
   spec.kv_layers.assign(c.num_layers, {c.heads.num_kv_heads, c.heads.head_dim, spec.activation_dtype});
+  spec.layers.assign(c.num_layers, {MixerKind::kAttention, MlpKind::kDense});
   return std::unique_ptr<Model>(new Llama(std::move(c), std::move(rotary), std::move(spec), source.table));
 }
 

@@ -45,6 +45,11 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
+/// Of a layer whose rows see `window` keys; 0: all.
+constexpr MixerKind attention_kind(int64_t window) {
+  return window > 0 ? MixerKind::kWindowAttention : MixerKind::kAttention;
+}
+
 /// What the engine must know of a model to hold its state and bound its passes.
 struct ModelSpec {
   std::string model_type;  ///< Hugging Face's `model_type`: "llama", "qwen3", ...

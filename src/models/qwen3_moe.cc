@@ -198,6 +198,9 @@ Result<std::unique_ptr<Model>> make_qwen3_moe(const ModelSource& source) {
   spec.max_position_embeddings = lengths.max_position_embeddings;
   spec.activation_dtype = activation_dtype(source.config, source.options.compute_f32);
   spec.kv_layers.assign(c.num_layers, {c.heads.num_kv_heads, c.heads.head_dim, spec.activation_dtype});
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    spec.layers.push_back({attention_kind(c.windows[i]), c.is_sparse[i] ? MlpKind::kExperts : MlpKind::kDense});
+  }
   return std::unique_ptr<Model>(new Qwen3Moe(std::move(c), std::move(rotary), std::move(spec), source.table));
 }
 

@@ -21,7 +21,7 @@ LAYERS["models"] = ["base", "device", "formats", "memory", "ops"]
 LAYERS["drafters"] = LAYERS["models"] + ["models"]
 LAYERS["engine"] = LAYERS["drafters"] + ["drafters", "hub", "text"]
 LAYERS["server"] = ["base", "hub", "text", "engine"]
-LAYERS["cli"] = ["base", "hub", "text", "formats", "memory", "engine", "server"]
+LAYERS["cli"] = ["base", "hub", "text", "formats", "memory", "ops", "models", "engine", "server"]
 
 # What an include or a call may look like only in certain files.
 CONFINED = [
