@@ -47,12 +47,16 @@ std::vector<int64_t> read_gpt_oss_windows(ConfigReader& reader, int64_t num_laye
   return windows;
 }
 
-/// Without any key the reference takes the YaRN of the published models; a file that says nothing about its
-/// rotation is more likely damaged.
+/// Where the file says nothing, the YaRN of the published models, as in the reference.
 RopeConfig read_rope(ConfigReader& reader) {
-  if (!reader.has("rope_scaling") && !reader.has("rope_parameters"))
-    reader.fail(StatusCode::kCorrupt, "rope_scaling", "expected it or rope_parameters");
-  return read_full_width_rope(reader, {.theta = 150000.0});
+  constexpr double kTheta = 150000.0;
+  if (reader.has("rope_scaling") || reader.has("rope_parameters"))
+    return read_full_width_rope(reader, {.theta = kTheta});
+  return {.kind = RopeKind::kYarn,
+          .theta = reader.positive_number("rope_theta", kTheta),
+          .factor = 32.0,
+          .original_max_position_embeddings = 4096,
+          .truncate = false};
 }
 
 Result<GptOssConfig> read_config(const ModelSource& source) {

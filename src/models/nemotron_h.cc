@@ -121,9 +121,11 @@ void read_experts(ConfigReader& reader, NemotronHConfig& c) {
   c.routed_scaling_factor = static_cast<float>(reader.positive_number("routed_scaling_factor", 1.0));
   c.n_group = reader.positive_int("n_group", 1);
   c.topk_group = reader.positive_int("topk_group", 1);
-  if (moe.num_experts % c.n_group != 0)
+  // A group's worth is the sum of its two best experts.
+  if (moe.num_experts % c.n_group != 0 || (c.n_group > 1 && moe.num_experts / c.n_group < 2))
     reader.fail(StatusCode::kCorrupt, "n_group",
-                fmt::format("expected a divisor of n_routed_experts ({})", moe.num_experts));
+                fmt::format("expected a divisor of n_routed_experts ({}) with two experts or more a group",
+                            moe.num_experts));
   if (c.topk_group > c.n_group)
     reader.fail(StatusCode::kCorrupt, "topk_group", fmt::format("expected at most n_group ({})", c.n_group));
   const int64_t num_choosable = moe.num_experts / c.n_group * c.topk_group;

@@ -55,6 +55,25 @@ TEST(HfConfigTest, WrongFilesAreOneSentence) {
   }
 }
 
+TEST(HfConfigTest, InfinitiesAndNanAreReadInBothSpellings) {
+  const HfConfig config = parse(
+      R"({"model_type":"x","words":[-Infinity, 0.5,Infinity,NaN],"a \\\" [Infinity":"\\\\","s":"NaN \" Infinity",)"
+      R"("objects":[{"__float__": "-Infinity"},{"__float__":"Infinity"},{"__float__":"NaN"}],"bad":[Infinity]})");
+  ConfigReader reader = config.reader();
+  const double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(reader.extended_number_list("words"),
+              ElementsAre(-kInfinity, 0.5, kInfinity, testing::IsNan()));
+  EXPECT_THAT(reader.extended_number_list("objects"), ElementsAre(-kInfinity, kInfinity, testing::IsNan()));
+  EXPECT_EQ(reader.string("s"), "NaN \" Infinity") << "words in strings are text";
+  EXPECT_TRUE(reader.has("a \\\" [Infinity"));
+  EXPECT_TRUE(reader.status().ok()) << reader.status().message();
+  reader.number_list("bad");
+  EXPECT_EQ(reader.status().message(), "config.json: bad[0]: expected a number, found an object of 1");
+  for (const char* text : {R"({"model_type":"x","a":Infinit})", R"({"model_type":"x","a":NaNs})",
+                           R"({"model_type":"x","a":--Infinity})", R"({"model_type":"x","a":1Infinity})"})
+    EXPECT_EQ(parse_hf_config(text).status().code(), StatusCode::kCorrupt) << text;
+}
+
 TEST(HfConfigTest, FilesAreNamedByTheirFolder) {
   MemoryFileSystem files;
   EXPECT_EQ(read_hf_config("m", files).status().code(), StatusCode::kNotFound);

@@ -160,6 +160,141 @@ TEST(Config, TheContextReachesBeyondTheModelOnlyWithDynamicRope) {
               AllOf(HasSubstr("513"), HasSubstr("512")));
 }
 
+TEST(Config, GptOssTakesPublishedKeysAndDefaults) {
+  const std::vector<float> expected = EditedModel("gpt_oss/mxfp4").logits();
+  EditedModel older("gpt_oss/mxfp4");
+  older.erase("rope_parameters")
+      .set("rope_theta", 150000)
+      .set("rope_scaling", object({{"rope_type", "yarn"},
+                                   {"factor", 4.0},
+                                   {"beta_fast", 32.0},
+                                   {"beta_slow", 1.0},
+                                   {"original_max_position_embeddings", 256},
+                                   {"truncate", false}}))
+      .set("swiglu_alpha", 1.702)
+      .set("swiglu_limit", 7.0)
+      .erase("layer_types")
+      .erase("attention_bias")
+      .erase("rms_norm_eps")
+      .rename("num_experts_per_tok", "experts_per_token");
+  EXPECT_EQ(older.logits(), expected);
+  EXPECT_NE(older.set("swiglu_alpha", 1.0).logits(), expected);
+  EXPECT_NE(older.set("swiglu_alpha", 1.702).set("swiglu_limit", 0.5).logits(), expected);
+  EXPECT_NE(older.set("swiglu_limit", 7.0).erase("sliding_window").logits(), expected) << "128 instead of 40";
+  EXPECT_EQ(older.set("sliding_window", 40).logits(), expected);
+}
+
+TEST(Config, GptOssWithoutRotaryKeysHasThePublishedYarn) {
+  const Json yarn = object({{"rope_type", "yarn"},
+                            {"rope_theta", 150000.0},
+                            {"factor", 32.0},
+                            {"original_max_position_embeddings", 4096},
+                            {"truncate", false}});
+  EditedModel none("gpt_oss/windowed"), published("gpt_oss/windowed");
+  EXPECT_EQ(none.erase("rope_parameters").logits(), published.set("rope_parameters", yarn).logits());
+  EXPECT_NE(none.set("rope_theta", 10000.0).logits(), published.logits());
+}
+
+TEST(Config, GptOssRefusesWhatItDoesNotCompute) {
+  const auto gpt_oss = [](std::string_view key, Json value) {
+    return EditedModel("gpt_oss/windowed").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(gpt_oss("num_experts_per_tok", 6), AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("6")));
+  EXPECT_THAT(gpt_oss("hidden_act", "gelu"), HasSubstr("hidden_act"));
+  EXPECT_THAT(gpt_oss("swiglu_limit", 0), HasSubstr("swiglu_limit"));
+  EXPECT_THAT(gpt_oss("sliding_window", 0), HasSubstr("sliding_window"));
+  EXPECT_THAT(gpt_oss("attention_bias", false), AllOf(HasSubstr("layer 0 q_proj"), HasSubstr("bias")));
+  EXPECT_THAT(gpt_oss("num_local_experts", 4), HasSubstr("layer 0 router: shape [5, 48], expected [4, 48]"));
+  EXPECT_THAT(
+      gpt_oss("intermediate_size", 48),
+      HasSubstr("layer 0 experts.gate_up_proj: BF16 [5, 48, 64], expected BF16, F16 or F32 [5, 48, 96]"));
+  EXPECT_THAT(EditedModel("gpt_oss/mxfp4").set("hidden_size", 32).refusal(), HasSubstr("gpt_oss: "));
+}
+
+TEST(Config, NemotronReadsItsLayersInEverySpelling) {
+  const std::vector<float> expected = EditedModel("nemotron_h/all_kinds").logits();
+  EditedModel older("nemotron_h/all_kinds");
+  older.set("hybrid_override_pattern", "ME*-MME");
+  EXPECT_EQ(older.logits(), expected) << "both";
+  EXPECT_EQ(older.erase("layers_block_type").logits(), expected) << "the letters alone";
+  EXPECT_EQ(older.set("num_hidden_layers", 52).logits(), expected) << "the letters count";
+  older.set("layers_block_type",
+            Json::Array{"mamba", "moe", "attention", "mlp", "mamba", "linear_attention", "moe"});
+  EXPECT_EQ(older.erase("hybrid_override_pattern").logits(), expected);
+  EXPECT_THAT(older.set("hybrid_override_pattern", "ME*-MM").refusal(),
+              AllOf(HasSubstr("hybrid_override_pattern"), HasSubstr("layers_block_type")));
+  EXPECT_THAT(older.erase("layers_block_type").refusal(),
+              AllOf(HasSubstr("layers.6.norm.weight"), HasSubstr("6 layers")));
+  EXPECT_THAT(older.set("hybrid_override_pattern", "MX").refusal(),
+              AllOf(HasSubstr("hybrid_override_pattern"), HasSubstr("\"MX\"")));
+  EXPECT_THAT(older.erase("hybrid_override_pattern").refusal(), HasSubstr("layers_block_type"));
+  EXPECT_THAT(older.set("layers_block_type", Json::Array{"rwkv"}).refusal(),
+              AllOf(HasSubstr("layers_block_type"), HasSubstr("rwkv")));
+}
+
+TEST(Config, NemotronSpecCountsStatesOfBothKinds) {
+  const auto model = EditedModel("nemotron_h/all_kinds").load().value();
+  const ModelSpec& spec = model->model->spec();
+  EXPECT_EQ(spec.num_layers, 7);
+  EXPECT_EQ(spec.kv_layers, (std::vector<KvShape>{{2, 16, DType::kBF16}}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(3, {112, 4, 6, 16, 8}));
+  EXPECT_EQ(spec.layers[0], (LayerKind{MixerKind::kMamba2, MlpKind::kNone}));
+  EXPECT_EQ(spec.layers[1], (LayerKind{MixerKind::kNone, MlpKind::kExperts}));
+  EXPECT_EQ(spec.layers[2], (LayerKind{MixerKind::kAttention, MlpKind::kNone}));
+  EXPECT_EQ(spec.layers[3], (LayerKind{MixerKind::kNone, MlpKind::kDense}));
+}
+
+TEST(Config, NemotronStepsAreHeldToTheirLimit) {
+  const std::vector<float> expected = EditedModel("nemotron_h/all_kinds").logits();
+  EditedModel model("nemotron_h/all_kinds");
+  const auto limited = [&model](Json::Array limit) -> EditedModel& {
+    return model.set("time_step_limit", std::move(limit));
+  };
+  EXPECT_EQ(limited({0.0, 1e30}).logits(), expected);
+  EXPECT_NE(limited({0.3, 1e30}).logits(), expected);
+  EXPECT_NE(limited({0.0, 0.1}).logits(), expected);
+  EXPECT_THAT(limited({0.5, 0.25}).refusal(), HasSubstr("time_step_limit"));
+  EXPECT_THAT(limited({object({{"__float__", "NaN"}}), 1.0}).refusal(), HasSubstr("time_step_limit"));
+  EXPECT_THAT(limited({0.0}).refusal(), HasSubstr("time_step_limit"));
+  EXPECT_EQ(model.erase("time_step_limit").set("time_step_min", 0.5).logits(), expected);
+}
+
+TEST(Config, NemotronRefusesWhatItDoesNotCompute) {
+  const auto nemotron = [](std::string_view key, Json value) {
+    return EditedModel("nemotron_h/all_kinds").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(nemotron("mlp_hidden_act", "silu"), AllOf(HasSubstr("mlp_hidden_act"), HasSubstr("silu")));
+  EXPECT_THAT(nemotron("mamba_hidden_act", "gelu"), HasSubstr("mamba_hidden_act"));
+  EXPECT_THAT(nemotron("n_groups", 4), AllOf(HasSubstr("n_groups"), HasSubstr("mamba_num_heads (6)")));
+  EXPECT_THAT(nemotron("n_group", 3), AllOf(HasSubstr("n_group"), HasSubstr("n_routed_experts (10)")));
+  EXPECT_THAT(nemotron("n_group", 10), HasSubstr("two experts"));
+  EXPECT_THAT(nemotron("topk_group", 3), HasSubstr("topk_group"));
+  EXPECT_THAT(nemotron("num_experts_per_tok", 6),
+              AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("at most 5")));
+  EXPECT_THAT(nemotron("conv_kernel", 1), HasSubstr("conv_kernel"));
+  EXPECT_THAT(nemotron("norm_eps", 1e-6), HasSubstr("norm_eps"));
+  EXPECT_THAT(nemotron("use_conv_bias", false),
+              AllOf(HasSubstr("layer 0 mixer.conv1d.bias"), HasSubstr("use_conv_bias = false")));
+  EXPECT_THAT(nemotron("use_bias", true), HasSubstr("layers.0.mixer.in_proj.bias"));
+  EXPECT_THAT(nemotron("attention_bias", true), HasSubstr("layers.2.mixer.q_proj.bias"));
+  EXPECT_THAT(nemotron("moe_latent_size", 16), HasSubstr("fc1_latent_proj"));
+  EXPECT_THAT(nemotron("ssm_state_size", 8), HasSubstr("layer 0 mixer.in_proj: shape [166, 64]"));
+}
+
+TEST(Config, NemotronDraftHeadIsReadByItsTensors) {
+  const auto head = [](EditedModel& model) { return model.load().value()->model->draft_head() != nullptr; };
+  EditedModel mtp("nemotron_h/mtp");
+  EXPECT_TRUE(head(mtp.set("num_nextn_predict_layers", 0)));
+  EXPECT_TRUE(head(mtp.erase("mtp_layers_block_type").set("mtp_hybrid_override_pattern", "*E")));
+  EXPECT_TRUE(head(mtp.erase("mtp_hybrid_override_pattern")));
+  EXPECT_THAT(mtp.set("mtp_hybrid_override_pattern", "*").refusal(),
+              HasSubstr("mtp.layers.0.final_layernorm.weight"));
+  EXPECT_THAT(mtp.set("mtp_hybrid_override_pattern", "ME").refusal(),
+              HasSubstr("no mamba in the draft head"));
+  EditedModel without("nemotron_h/all_kinds");
+  EXPECT_FALSE(head(without.set("num_nextn_predict_layers", 1)));
+}
+
 TEST(Config, UnknownFamiliesAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(
       EditedModel("llama/tied").set("model_type", "gpt2").refusal(),
