@@ -33,6 +33,12 @@ class EditedModel {
     config_.set(key, std::move(value));
     return *this;
   }
+  /// Of a wrapper, where the language model's keys are.
+  EditedModel& set_in_text_config(std::string_view key, Json value) {
+    for (Json::Member& member : config_.as_object())
+      if (member.first == "text_config") member.second.set(key, std::move(value));
+    return *this;
+  }
   EditedModel& erase(std::string_view key) {
     std::erase_if(config_.as_object(), [&](const Json::Member& member) { return member.first == key; });
     return *this;
@@ -429,6 +435,74 @@ TEST(Config, GlmTensorsThatContradictTheConfigAreRefused) {
   EXPECT_THAT(EditedModel("glm4_moe/mtp").set("num_hidden_layers", 1).refusal(),
               HasSubstr("num_hidden_layers = 1"))
       << "layer 1 has no eh_proj, so it is no draft head";
+}
+
+TEST(QwenHybridConfig, OlderSpellingsAndMissingKeysGiveTheSameBits) {
+  const std::vector<float> dense = EditedModel("qwen3_5/tied").logits();
+  EXPECT_EQ(EditedModel("qwen3_5/tied").set("model_type", "qwen3_5").logits(), dense);
+  EXPECT_EQ(EditedModel("qwen3_5/tied").set("output_gate_type", "swish").logits(), dense);
+  EditedModel older("qwen3_5/tied");
+  older.erase("rope_parameters").set("rope_scaling", nullptr).set("rope_theta", 10000000);
+  EXPECT_EQ(older.set("partial_rotary_factor", 0.5).logits(), dense);
+  EXPECT_NE(older.erase("partial_rotary_factor").logits(), dense) << "a quarter instead of a half";
+
+  const std::vector<float> next = EditedModel("qwen3_next/mlx_4bit").logits();
+  EXPECT_EQ(EditedModel("qwen3_next/mlx_4bit").erase("layer_types").erase("norm_topk_prob").logits(), next)
+      << "full_attention_interval is 3";
+  const std::vector<float> moe = EditedModel("qwen3_5_moe/per_expert").logits();
+  EXPECT_EQ(EditedModel("qwen3_5_moe/per_expert").set("norm_topk_prob", true).logits(), moe);
+  EXPECT_EQ(EditedModel("qwen3_5_moe/per_expert").set("model_type", "qwen3_5_moe").logits(), moe);
+}
+
+TEST(QwenHybridConfig, LayersAndStatesFollowLayerTypes) {
+  const auto model = EditedModel("qwen3_next/mixed").load().value();
+  const ModelSpec& spec = model->model->spec();
+  EXPECT_THAT(spec.layers, ElementsAre(LayerKind{MixerKind::kGatedDelta, MlpKind::kExperts},
+                                       LayerKind{MixerKind::kGatedDelta, MlpKind::kDense},
+                                       LayerKind{MixerKind::kAttention, MlpKind::kExperts}));
+  EXPECT_THAT(spec.kv_layers, ElementsAre(KvShape{2, 16, DType::kBF16}));
+  const RecurrentShape state = {
+      .conv_channels = 112, .conv_taps = 4, .num_heads = 6, .key_dim = 16, .value_dim = 8};
+  EXPECT_THAT(spec.recurrent_layers, ElementsAre(state, state));
+}
+
+TEST(QwenHybridConfig, WhatCannotBeComputedIsRefusedByKeyAndValue) {
+  const auto dense = [](std::string_view key, Json value) {
+    return EditedModel("qwen3_5/tied").set(key, std::move(value)).refusal();
+  };
+  EXPECT_THAT(dense("attn_output_gate", false), AllOf(HasSubstr("attn_output_gate"), HasSubstr("false")));
+  EXPECT_THAT(dense("output_gate_type", "sigmoid"),
+              AllOf(HasSubstr("output_gate_type"), HasSubstr("sigmoid")));
+  EXPECT_THAT(dense("linear_num_value_heads", 5),
+              AllOf(HasSubstr("linear_num_value_heads"), HasSubstr("5"), HasSubstr("multiple")));
+  EXPECT_THAT(dense("linear_conv_kernel_dim", 1), HasSubstr("linear_conv_kernel_dim"));
+  EXPECT_THAT(dense("linear_key_head_dim", 2000000000), HasSubstr("linear_key_head_dim"));
+  EXPECT_THAT(dense("linear_num_value_heads", 12),
+              HasSubstr("layer 0 linear_attn.in_proj_qkv: shape [112, 64], expected [160, 64]"));
+  const auto types = [&](const char* third, const char* others) {
+    return dense("layer_types", Json::Array{others, "full_attention", third, others});
+  };
+  EXPECT_THAT(types("sliding_attention", "linear_attention"),
+              AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
+  EXPECT_THAT(types("full_attention", "full_attention"), HasSubstr("at least one layer of linear attention"));
+  EXPECT_THAT(dense("layer_types", Json::Array{"linear_attention"}), HasSubstr("4 entries"));
+  EXPECT_THAT(EditedModel("qwen3_5_moe/per_expert").set("norm_topk_prob", false).refusal(),
+              HasSubstr("norm_topk_prob"));
+  EXPECT_THAT(EditedModel("qwen3_5_moe/per_expert").set("num_experts_per_tok", 8).refusal(),
+              HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(EditedModel("qwen3_next/mixed").set("mlp_only_layers", Json::array()).refusal(),
+              HasSubstr("layer 1 gate"));
+}
+
+TEST(QwenHybridConfig, TheDraftHeadFollowsItsKeys) {
+  const auto head = [](std::string_view key, Json value) {
+    return EditedModel("qwen3_5/wrapper_mtp").set_in_text_config(key, std::move(value)).load();
+  };
+  EXPECT_NE(head("mtp_num_hidden_layers", nullptr).value()->model->draft_head(), nullptr);
+  EXPECT_EQ(head("mtp_num_hidden_layers", 0).value()->model->draft_head(), nullptr);
+  EXPECT_THAT(head("mtp_num_hidden_layers", 2).status().message(), HasSubstr("mtp_num_hidden_layers"));
+  EXPECT_THAT(head("mtp_use_dedicated_embeddings", true).status().message(),
+              HasSubstr("mtp_use_dedicated_embeddings"));
 }
 
 }  // namespace
