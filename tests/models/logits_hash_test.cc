@@ -22,13 +22,35 @@ const std::string kGolden = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
 
 /// One model of each kind of arithmetic: bf16, f16 and f32 weights, biases, windows, experts, recurrent
 /// layers, and each packed width.
-constexpr const char* kModels[] = {
-    "gemma3/untied_softcap_f32", "gemma3/windowed", "gemma3/mlx_4bit", "glm4_moe/grouped_qk_norm",
-    "glm4_moe/tied_stacked_f32", "glm4_moe/mlx_8bit",
-    "llama/tied",         "llama/llama3_biases",     "llama/yarn_f16_sharded", "llama/linear_f32",
-    "qwen2/sliding",      "qwen3/yarn_mixed_window", "qwen3_moe/normalized",   "llama/mlx_4bit",
-    "qwen3/mlx_8bit_f16", "qwen3_moe/mlx_mixed",     "qwen3_5/tied",           "qwen3_5/yarn_f32",
-    "qwen3_5/mlx_4bit",   "qwen3_5_moe/wrapper_mtp", "qwen3_next/mixed",       "qwen3_next/mlx_8bit"};
+constexpr const char* kModels[] = {"gemma3/untied_softcap_f32",
+                                   "gemma3/windowed",
+                                   "gemma3/mlx_4bit",
+                                   "glm4_moe/grouped_qk_norm",
+                                   "glm4_moe/tied_stacked_f32",
+                                   "glm4_moe/mlx_8bit",
+                                   "llama/tied",
+                                   "llama/llama3_biases",
+                                   "llama/yarn_f16_sharded",
+                                   "llama/linear_f32",
+                                   "qwen2/sliding",
+                                   "qwen3/yarn_mixed_window",
+                                   "qwen3_moe/normalized",
+                                   "llama/mlx_4bit",
+                                   "qwen3/mlx_8bit_f16",
+                                   "qwen3_moe/mlx_mixed",
+                                   "qwen3_5/tied",
+                                   "qwen3_5/yarn_f32",
+                                   "qwen3_5/mlx_4bit",
+                                   "qwen3_5_moe/wrapper_mtp",
+                                   "qwen3_next/mixed",
+                                   "qwen3_next/mlx_8bit",
+                                   "gpt_oss/windowed",
+                                   "gpt_oss/all_experts_f32",
+                                   "gpt_oss/mxfp4",
+                                   "gpt_oss/mlx_mxfp4_4bit",
+                                   "nemotron_h/all_kinds",
+                                   "nemotron_h/latent_clamped_f32",
+                                   "nemotron_h/mlx_4bit"};
 
 /// "id model" -> hash.
 std::map<std::string, std::string> read_golden() {
