@@ -11,6 +11,8 @@ constexpr int64_t kVocabSize = 75;
 /// The first and last rows of the table and of its panels, some twice.
 constexpr int32_t kTokens[] = {0, 74, 31, 32, 63, 64, 0, 17, 74};
 constexpr int64_t kNumTokens = std::size(kTokens);
+/// sqrt(2560), as Gemma 3 of that hidden size has it, rounded to bf16.
+constexpr float kScale = 50.5f;
 
 class EmbedTest : public CpuIsaTest {};
 TF_INSTANTIATE_FOR_EVERY_ISA(EmbedTest);
@@ -21,12 +23,14 @@ TEST_P(EmbedTest, EqualsTheReferenceInEveryFormat) {
     for (const LinearSpec& spec : all_specs(kVocabSize, 3)) {
       const RandomLinear table(spec, 1, *ops, values);
       for (DType dtype : {DType::kF32, DType::kBF16}) {
-        const GuardedMatrix out(dtype, kNumTokens, spec.in), expected(dtype, kNumTokens, spec.in);
-        ops->embed(out.view(), table.weight(), kTokens, 1.0f);
-        reference->embed(expected.view(), table.weight(), kTokens, 1.0f);
-        ASSERT_TRUE(same_bits(out.view(), expected.view())) << to_string(spec);
-        out.check_guards();
-        expected.check_guards();
+        for (const float scale : {1.0f, kScale}) {
+          const GuardedMatrix out(dtype, kNumTokens, spec.in), expected(dtype, kNumTokens, spec.in);
+          ops->embed(out.view(), table.weight(), kTokens, scale);
+          reference->embed(expected.view(), table.weight(), kTokens, scale);
+          ASSERT_TRUE(same_bits(out.view(), expected.view())) << to_string(spec) << " times " << scale;
+          out.check_guards();
+          expected.check_guards();
+        }
       }
     }
   }
@@ -65,6 +69,27 @@ TEST(EmbedReferenceTest, IsTheRoundedElementOfTheCheckpoint) {
         }
         const double ulp = expected == 0.0 ? 0.0 : std::ldexp(1.0, std::ilogb(expected) - 23);
         ASSERT_NEAR(out.view().row<float>(t)[e], expected, ulp / 2 * 1.0001) << to_string(spec);
+      }
+    }
+  }
+}
+
+// The product is rounded once in fp32, and to bf16 after that.
+TEST(EmbedReferenceTest, ScalesTheElementInFp32) {
+  const std::unique_ptr<Ops> ops = make_reference_ops();
+  for (const LinearSpec& spec :
+       {float_spec(kVocabSize, 70, DType::kBF16), affine_spec(kVocabSize, 64, 4, 32, DType::kF16)}) {
+    const RandomLinear table(spec, 4, *ops);
+    const GuardedMatrix plain(DType::kF32, kNumTokens, spec.in), scaled(DType::kF32, kNumTokens, spec.in);
+    const GuardedMatrix rounded(DType::kBF16, kNumTokens, spec.in);
+    ops->embed(plain.view(), table.weight(), kTokens, 1.0f);
+    ops->embed(scaled.view(), table.weight(), kTokens, kScale);
+    ops->embed(rounded.view(), table.weight(), kTokens, kScale);
+    for (int64_t t = 0; t < kNumTokens; ++t) {
+      for (int64_t e = 0; e < spec.in; ++e) {
+        const float product = plain.view().row<float>(t)[e] * kScale;
+        ASSERT_EQ(scaled.view().row<float>(t)[e], product) << to_string(spec);
+        ASSERT_EQ(to_float(rounded.view().row<bf16>(t)[e]), to_float(to_bf16(product))) << to_string(spec);
       }
     }
   }

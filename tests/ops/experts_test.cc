@@ -15,6 +15,13 @@ struct Sizes {
   int64_t num_experts, hidden_size, intermediate_size;
 };
 
+constexpr MlpActivation kActivations[] = {
+    {MlpActivation::Kind::kSilu},
+    {MlpActivation::Kind::kGeluTanh},
+    {MlpActivation::Kind::kClampedSilu, 1.702f, 7.0f},
+    {MlpActivation::Kind::kRelu2},
+};
+
 /// A MoE layer with random weights.
 class RandomExperts {
  public:
@@ -70,11 +77,13 @@ struct Rows {
 
   ExpertsCall call(const View& out, const RandomExperts& experts, const MlpActivation& mlp = {}) {
     const int64_t k = router_weights.view().dim(1);
+    ExpertsWeight weights = experts.weights();
+    if (!mlp.has_gate()) weights.gate_proj = {};
     return {.out = out,
             .x = x.view(),
             .expert_ids = View(ids.data(), DType::kI32, {x.view().num_rows(), k}),
             .expert_weights = router_weights.view(),
-            .weights = experts.weights(),
+            .weights = weights,
             .activation = mlp};
   }
 
@@ -85,16 +94,19 @@ struct Rows {
 
 class ExpertsTest : public CpuIsaTest {
  protected:
-  /// Output added to what is there, against the reference's.
+  /// Output added to what is there, or in its place, against the reference's.
   void check(Ops& ops, const RandomExperts& experts, const Sizes& sizes, int64_t rows, int64_t k,
-             DType activation, const MlpActivation& mlp = {}) {
+             DType activation, const MlpActivation& mlp = {}, bool accumulate = true) {
     Rows inputs(rows, k, sizes, activation);
     const GuardedMatrix out(DType::kF32, rows, sizes.hidden_size),
         expected(DType::kF32, rows, sizes.hidden_size);
     fill_random(out.view(), 24);
     fill_random(expected.view(), 24);
-    ops.experts(inputs.call(out.view(), experts, mlp));
-    make_reference_ops()->experts(inputs.call(expected.view(), experts, mlp));
+    ExpertsCall call = inputs.call(out.view(), experts, mlp);
+    call.accumulate = accumulate;
+    ops.experts(call);
+    call.out = expected.view();
+    make_reference_ops()->experts(call);
     EXPECT_TRUE(same_bits(out.view(), expected.view())) << rows << " rows, " << k << " experts each";
     out.check_guards();
   }
@@ -127,6 +139,20 @@ TEST_P(ExpertsTest, EqualsTheReferenceInMxfp4WithBiases) {
   }
 }
 
+TEST_P(ExpertsTest, EqualsTheReferenceForEveryActivation) {
+  constexpr Sizes kSizes = {.num_experts = 7, .hidden_size = 64, .intermediate_size = 96};
+  const std::unique_ptr<Ops> ops = make_ops(3);
+  for (const bool with_bias : {false, true}) {
+    const RandomExperts experts(kSizes, *ops, with_bias,
+                                [](int64_t out, int64_t in) { return float_spec(out, in, DType::kBF16); });
+    for (const MlpActivation& mlp : kActivations) {
+      for (const bool accumulate : {false, true}) {
+        for (int64_t rows : {1, 20}) check(*ops, experts, kSizes, rows, 3, DType::kBF16, mlp, accumulate);
+      }
+    }
+  }
+}
+
 // More pairs of row and expert than are computed at a time.
 TEST_P(ExpertsTest, EqualsTheReferenceOverSeveralBlocks) {
   constexpr Sizes kSizes = {.num_experts = 5, .hidden_size = 33, .intermediate_size = 17};
@@ -135,39 +161,59 @@ TEST_P(ExpertsTest, EqualsTheReferenceOverSeveralBlocks) {
   check(*ops, experts, kSizes, 1100, 4, DType::kBF16);
 }
 
-TEST(ExpertsReferenceTest, IsTheWeightedSumOfGatedProductsInTheRoutersOrder) {
+/// The down projection of one expert for one row, by the ops it is made of.
+std::vector<float> expert_row(Ops& ops, View x, const ExpertsCall& call, size_t e) {
+  const LinearWeight &up_proj = call.weights.up_proj[e], &down_proj = call.weights.down_proj[e];
+  const GuardedMatrix gate(DType::kF32, 1, up_proj.spec.out), up(DType::kF32, 1, up_proj.spec.out);
+  const GuardedMatrix product(DType::kBF16, 1, up_proj.spec.out), down(DType::kF32, 1, down_proj.spec.out);
+  if (call.activation.has_gate()) {
+    const LinearCall gate_call[] = {{.out = gate.view(), .weight = call.weights.gate_proj[e]}};
+    ops.linear(x, gate_call);
+  }
+  const LinearCall up_call[] = {{.out = up.view(), .weight = up_proj}};
+  ops.linear(x, up_call);
+  ops.mlp_activation(product.view(), gate.view(), up.view(), call.activation);
+  const LinearCall down_call[] = {{.out = down.view(), .weight = down_proj}};
+  ops.linear(product.view(), down_call);
+  return {down.view().row<float>(0), down.view().row<float>(0) + down_proj.spec.out};
+}
+
+/// experts() of three rows against fused multiply-adds in the router's order.
+void expect_weighted_sum(const RandomExperts& experts, const Sizes& sizes, const MlpActivation& mlp,
+                         bool accumulate) {
   const ScopedFlushDenormals flush;
-  constexpr Sizes kSizes = {.num_experts = 4, .hidden_size = 64, .intermediate_size = 32};
   const std::unique_ptr<Ops> ops = make_reference_ops();
-  const RandomExperts experts(kSizes, 4, *ops);
-  Rows inputs(3, 3, kSizes, DType::kBF16);
-  const GuardedMatrix out(DType::kF32, 3, kSizes.hidden_size), expected(DType::kF32, 3, kSizes.hidden_size);
+  Rows inputs(3, 3, sizes, DType::kBF16);
+  const GuardedMatrix out(DType::kF32, 3, sizes.hidden_size), expected(DType::kF32, 3, sizes.hidden_size);
   fill_random(out.view(), 25);
   fill_random(expected.view(), 25);
-  ops->experts(inputs.call(out.view(), experts));
+  ExpertsCall call = inputs.call(out.view(), experts, mlp);
+  call.accumulate = accumulate;
+  ops->experts(call);
   for (int64_t t = 0; t < 3; ++t) {
-    std::vector<float> sum(static_cast<size_t>(kSizes.hidden_size));
+    std::vector<float> sum(static_cast<size_t>(sizes.hidden_size));
     for (int64_t j = 0; j < 3; ++j) {
       const auto e = static_cast<size_t>(inputs.ids[static_cast<size_t>(3 * t + j)]);
-      const GuardedMatrix gate(DType::kF32, 1, kSizes.intermediate_size),
-          up(DType::kF32, 1, kSizes.intermediate_size);
-      const GuardedMatrix product(DType::kBF16, 1, kSizes.intermediate_size);
-      const GuardedMatrix down(DType::kF32, 1, kSizes.hidden_size);
-      const LinearCall first[] = {{.out = gate.view(), .weight = experts.weights().gate_proj[e]},
-                                  {.out = up.view(), .weight = experts.weights().up_proj[e]}};
-      ops->linear(inputs.x.view().rows(t, 1), first);
-      for (int64_t i = 0; i < kSizes.intermediate_size; ++i) {
-        const float gated = silu_f32(gate.view().row<float>(0)[i]) * up.view().row<float>(0)[i];
-        product.view().row<bf16>(0)[i] = to_bf16(gated);
-      }
-      const LinearCall second[] = {{.out = down.view(), .weight = experts.weights().down_proj[e]}};
-      ops->linear(product.view(), second);
+      const std::vector<float> down = expert_row(*ops, inputs.x.view().rows(t, 1), call, e);
       const float weight = inputs.router_weights.view().row<float>(t)[j];
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] = std::fma(weight, down.view().row<float>(0)[i], sum[i]);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] = std::fma(weight, down[i], sum[i]);
     }
-    for (size_t i = 0; i < sum.size(); ++i) expected.view().row<float>(t)[i] += sum[i];
+    float* row = expected.view().row<float>(t);
+    for (size_t i = 0; i < sum.size(); ++i) row[i] = accumulate ? row[i] + sum[i] : sum[i];
   }
-  EXPECT_TRUE(same_bits(out.view(), expected.view()));
+  EXPECT_TRUE(same_bits(out.view(), expected.view())) << "activation " << static_cast<int>(mlp.kind);
+}
+
+TEST(ExpertsReferenceTest, IsTheWeightedSumOfGatedProductsInTheRoutersOrder) {
+  constexpr Sizes kSizes = {.num_experts = 4, .hidden_size = 64, .intermediate_size = 32};
+  const std::unique_ptr<Ops> packer = make_reference_ops();
+  expect_weighted_sum(RandomExperts(kSizes, 4, *packer), kSizes, {}, true);
+  const RandomExperts with_biases(kSizes, *packer, /*with_bias=*/true, [](int64_t out, int64_t in) {
+    return affine_spec(out, in, 8, 32, DType::kBF16);
+  });
+  for (const MlpActivation& mlp : kActivations) {
+    for (const bool accumulate : {false, true}) expect_weighted_sum(with_biases, kSizes, mlp, accumulate);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// qk_norm_rope: every instruction set equals the reference, which equals rms_norm per head and a plain rotation.
+// qk_norm_rope: every instruction set equals the reference, which equals rms_norm per head and a plain
+// rotation.
 #include <fmt/format.h>
 
 #include "tests/ops/op_test_support.h"
@@ -14,12 +15,18 @@ struct Inputs {
 
   Inputs(int64_t rows, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t half, bool has_norm,
          Placement placement, uint64_t seed)
-      : rows(rows), num_heads(num_heads), num_kv_heads(num_kv_heads), head_dim(head_dim), half(half),
+      : rows(rows),
+        num_heads(num_heads),
+        num_kv_heads(num_kv_heads),
+        head_dim(head_dim),
+        half(half),
         has_norm(has_norm),
         q(DType::kF32, rows, num_heads * head_dim, placement),
         k(DType::kF32, rows, num_kv_heads * head_dim, placement),
-        q_norm(DType::kF32, 1, head_dim), k_norm(DType::kF32, 1, head_dim),
-        cos(DType::kF32, rows, half), sin(DType::kF32, rows, half) {
+        q_norm(DType::kF32, 1, head_dim),
+        k_norm(DType::kF32, 1, head_dim),
+        cos(DType::kF32, rows, half),
+        sin(DType::kF32, rows, half) {
     Random random(seed);
     for (Array* array : {&q, &k, &q_norm, &k_norm}) array->fill(random, 2.0f);
     for (int64_t t = 0; t < rows; ++t) {
@@ -32,17 +39,24 @@ struct Inputs {
   }
 
   QkNormRopeCall call(Array& q_out, Array& k_out) const {
-    return {.q_out = q_out.view(), .k_out = k_out.view(), .q = q.view(), .k = k.view(),
-            .q_norm = has_norm ? q_norm.view() : View(), .k_norm = has_norm ? k_norm.view() : View(),
-            .norm_eps = 1e-6f, .cos = cos.view(), .sin = sin.view(), .head_dim = head_dim};
+    return {.q_out = q_out.view(),
+            .k_out = k_out.view(),
+            .q = q.view(),
+            .k = k.view(),
+            .q_norm = has_norm ? q_norm.view() : View(),
+            .k_norm = has_norm ? k_norm.view() : View(),
+            .norm_eps = 1e-6f,
+            .cos = cos.view(),
+            .sin = sin.view(),
+            .head_dim = head_dim};
   }
 };
 
 class QkNormRopeOnEveryIsa : public EveryIsa {};
 
 TEST_P(QkNormRopeOnEveryIsa, EqualsTheReference) {
-  constexpr int64_t kWidths[][2] = {{2, 1}, {16, 8}, {17, 8}, {40, 20}, {64, 32}, {66, 33}, {80, 40},
-                                    {96, 24}, {128, 64}, {130, 31}, {64, 0}, {256, 128}};
+  constexpr int64_t kWidths[][2] = {{2, 1},   {16, 8},  {17, 8},   {40, 20},  {64, 32}, {66, 33},
+                                    {80, 40}, {96, 24}, {128, 64}, {130, 31}, {64, 0},  {256, 128}};
   uint64_t seed = 1;
   for (const auto& [head_dim, half] : kWidths) {
     for (const int64_t rows : {0, 1, 9}) {
@@ -67,7 +81,53 @@ TEST_P(QkNormRopeOnEveryIsa, EqualsTheReference) {
   }
 }
 
+// Each head's queries followed by its gate: the gate is not read, and the bits are those of queries side by
+// side.
+TEST_P(QkNormRopeOnEveryIsa, QueriesMayLieApart) {
+  constexpr int64_t kRows = 9, kHeads = 3, kHeadDim = 40, kStride = 70;
+  for (const int64_t half : {0, 7, 20}) {
+    for (const bool has_norm : {false, true}) {
+      const Inputs in(kRows, kHeads, 1, kHeadDim, half, has_norm, {}, 77);
+      Array apart(DType::kF32, kRows, (kHeads - 1) * kStride + kHeadDim, {3, 1});
+      for (int64_t t = 0; t < kRows; ++t) {
+        for (int64_t i = 0; i < apart.columns(); ++i) {
+          const int64_t head = i / kStride, d = i % kStride;
+          apart.set(t, i, d < kHeadDim ? in.q.get(t, head * kHeadDim + d) : NAN);
+        }
+      }
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        Array expected_q(dtype, kRows, kHeads * kHeadDim), expected_k(dtype, kRows, kHeadDim);
+        reference().qk_norm_rope(in.call(expected_q, expected_k));
+        std::vector<Ops*> all = {&reference()};
+        for (auto& ops : backends()) all.push_back(ops.get());
+        for (Ops* ops : all) {
+          Array q(dtype, kRows, kHeads * kHeadDim), k(dtype, kRows, kHeadDim);
+          QkNormRopeCall call = in.call(q, k);
+          call.q = apart.view();
+          call.q_head_stride = kStride;
+          ops->qk_norm_rope(call);
+          expect_same(q, expected_q, fmt::format("{}: q, half {} norm {}", ops->info().name, half, has_norm));
+          expect_same(k, expected_k, fmt::format("{}: k, half {} norm {}", ops->info().name, half, has_norm));
+        }
+      }
+    }
+  }
+}
+
 TF_INSTANTIATE_FOR_EVERY_ISA(QkNormRopeOnEveryIsa);
+
+TEST(QkNormRopeReference, WithoutRotationIsTheNormOfEachHead) {
+  auto reference = make_reference_ops();
+  const Inputs in(7, 2, 1, 48, 0, true, {}, 6);
+  Array q(DType::kF32, 7, 96), k(DType::kF32, 7, 48), normed(DType::kF32, 7, 48);
+  reference->qk_norm_rope(in.call(q, k));
+  reference->rms_norm(normed.view(), in.k.view(), in.k_norm.view(), {.eps = 1e-6f});
+  expect_same(k, normed, "k");
+  reference->rms_norm(normed.view(), in.q.view().columns(48, 48), in.q_norm.view(), {.eps = 1e-6f});
+  for (int64_t t = 0; t < 7; ++t) {
+    for (int64_t d = 0; d < 48; ++d) ASSERT_EQ(q.get(t, 48 + d), normed.get(t, d)) << "of the second head";
+  }
+}
 
 TEST(QkNormRopeReference, IsTheNormOfEachHeadThenARotation) {
   auto reference = make_reference_ops();
