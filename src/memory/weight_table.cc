@@ -107,7 +107,12 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
                    quantization_->is_present ? "the config's `quantization` says that it is not packed"
                                              : "the config has no `quantization`");
   const PackedModule module{expected.module, stored.weight, stored.scales, stored.biases};
-  if (how->mode == QuantMode::kMxfp4) return describe_mxfp4_words(module, expected);
+  // The tensors say mxfp4 too, in case the module's entry is missing from the config.
+  if (fits_mxfp4_words(module, expected)) return mxfp4_spec(expected.out, expected.in);
+  if (how->mode == QuantMode::kMxfp4)
+    return corrupt("{}: {} and {} are not mxfp4 of [{}, {}] ({})", display_name(expected.module),
+                   to_string(*module.weight), to_string(*module.scales), expected.out, expected.in,
+                   checkpoint_->file_name_of(*module.weight));
   TF_ASSIGN_OR_RETURN(const AffineTensor packed, describe_affine(module, *how));
   std::vector<int64_t> shape = packed.batch_shape;
   shape.insert(shape.end(), {packed.out, packed.in});
@@ -120,22 +125,16 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
                     packed.scale_dtype, packed.bits, packed.group_size};
 }
 
-/// MLX's `mxfp4` mode: words of eight values, scales a byte a block (specs/gpt-oss.md §2.3, §3).
-Result<LinearSpec> WeightTable::describe_mxfp4_words(const PackedModule& module,
-                                                     const Expected& expected) const {
+/// MLX's `mxfp4` mode: words of eight values, scales a byte a block, no biases (specs/gpt-oss.md §2.3, §3).
+bool WeightTable::fits_mxfp4_words(const PackedModule& module, const Expected& expected) {
   std::vector<int64_t> weight = {expected.out, expected.in / 8}, scales = {expected.out, expected.in / 32};
   if (expected.num_matrices > 0) {
     weight.insert(weight.begin(), expected.num_matrices);
     scales.insert(scales.begin(), expected.num_matrices);
   }
-  const bool fits = expected.in % 32 == 0 && module.biases == nullptr &&
-                    module.weight->dtype == DType::kU32 && module.scales->dtype == DType::kU8 &&
-                    module.weight->shape == weight && module.scales->shape == scales;
-  if (!fits)
-    return corrupt("{}: {} and {} are not mxfp4 of [{}, {}] ({})", display_name(expected.module),
-                   to_string(*module.weight), to_string(*module.scales), expected.out, expected.in,
-                   checkpoint_->file_name_of(*module.weight));
-  return mxfp4_spec(expected.out, expected.in);
+  return expected.in % 32 == 0 && module.biases == nullptr && module.weight->dtype == DType::kU32 &&
+         module.scales->dtype == DType::kU8 && module.weight->shape == weight &&
+         module.scales->shape == scales;
 }
 
 /// GPT-OSS as published: `module`_blocks and _scales (specs/gpt-oss.md §2.1, §3).

@@ -165,7 +165,7 @@ class WeightTable {
   Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;
   Result<LinearBinding> bind_rows(const LinearDeclaration& whole, const RowPieces& rows) const;
   Result<double> read_mean(const std::string& name) const;
-  Result<LinearSpec> describe_mxfp4_words(const PackedModule& module, const Expected& expected) const;
+  static bool fits_mxfp4_words(const PackedModule& module, const Expected& expected);
   Status bind_experts(const ExpertsDeclaration& declaration, ExpertsBinding& binding);
   Status bind_separate_experts(const ExpertsDeclaration& declaration, const SeparateNames& names,
                                ExpertsBinding& binding);

@@ -128,6 +128,65 @@ TEST(WeightTable, PackedShapesAreCheckedAgainstTheConfig) {
   EXPECT_THAT(refusal(packed(), {"layers.0.a", 4, 64}, unread), HasSubstr("nvfp4"));
 }
 
+CheckpointBuilder mxfp4_words(DType scales, int64_t num_blocks) {
+  CheckpointBuilder builder;
+  return builder.add("model.layers.0.a.weight", DType::kU32, {6, 8})
+      .add("model.layers.0.a.scales", scales, {6, num_blocks});
+}
+
+TEST(WeightTable, Mxfp4IsKnownByItsTensorsWhateverTheConfigSays) {
+  for (QuantMode mode : {QuantMode::kMxfp4, QuantMode::kAffine}) {
+    QuantizationConfig quantization = four_bits_of_32();
+    quantization.defaults.mode = mode;
+    const Checkpoint checkpoint = mxfp4_words(DType::kU8, 2).open();
+    WeightTable table("toy", checkpoint, quantization);
+    const LinearId id = table.linear(0, {"layers.0.a", 6, 64});
+    ASSERT_TRUE(table.status().ok()) << table.status().message();
+    const LinearSpec expected = {6, 64, WeightFormat::kMxfp4, DType::kBF16, 4, 32};
+    EXPECT_EQ(table.manifest().linears.at(id.index).spec, expected);
+  }
+}
+
+TEST(WeightTable, WhatIsNotMxfp4IsRefusedWithItsShapes) {
+  QuantizationConfig mxfp4 = four_bits_of_32();
+  mxfp4.defaults.mode = QuantMode::kMxfp4;
+  const LinearDeclaration declaration = {"layers.0.a", 6, 64};
+  EXPECT_EQ(refusal(mxfp4_words(DType::kU8, 4), declaration, mxfp4),
+            "toy: layer 0 a: U32 [6, 8] and U8 [6, 4] are not mxfp4 of [6, 64] (model.safetensors)");
+  EXPECT_THAT(refusal(mxfp4_words(DType::kBF16, 2), declaration, mxfp4), HasSubstr("BF16 [6, 2]"));
+  // Bytes per 16: nvfp4.
+  EXPECT_THAT(refusal(mxfp4_words(DType::kU8, 4), declaration, four_bits_of_32()), HasSubstr("not read yet"));
+  CheckpointBuilder with_biases = mxfp4_words(DType::kU8, 2);
+  with_biases.add("model.layers.0.a.biases", DType::kU8, {6, 2});
+  EXPECT_THAT(refusal(with_biases, declaration, mxfp4), HasSubstr("are not mxfp4"));
+}
+
+// GPT-OSS as published.
+TEST(WeightTable, Mxfp4BlocksThatDoNotFitAreRefused) {
+  const auto refusal_of = [](std::vector<int64_t> blocks, std::vector<int64_t> scales) {
+    CheckpointBuilder builder;
+    const std::string experts = "model.layers.1.mlp.experts.";
+    builder.add(experts + "gate_up_proj_blocks", DType::kU8, std::move(blocks))
+        .add(experts + "gate_up_proj_scales", DType::kU8, std::move(scales))
+        .add(experts + "down_proj_blocks", DType::kU8, {3, 64, 1, 16})
+        .add(experts + "down_proj_scales", DType::kU8, {3, 64, 1});
+    const Checkpoint checkpoint = builder.open();
+    const QuantizationConfig none;
+    WeightTable table("toy", checkpoint, none);
+    table.experts(1, {.module = "layers.1.mlp",
+                      .num_experts = 3,
+                      .hidden_size = 64,
+                      .intermediate_size = 32,
+                      .is_interleaved = true});
+    return table.status().ok() ? "accepted" : table.status().message();
+  };
+  EXPECT_EQ(refusal_of({3, 64, 2, 16}, {3, 64, 2}), "accepted");
+  EXPECT_EQ(refusal_of({3, 64, 2, 16}, {3, 64, 1}),
+            "toy: layer 1 experts.gate_up_proj: U8 [3, 64, 2, 16] and U8 [3, 64, 1], expected U8 "
+            "[3, 64, 2, 16] and [3, 64, 2] (model.safetensors)");
+  EXPECT_THAT(refusal_of({3, 32, 2, 16}, {3, 32, 2}), HasSubstr("expected U8 [3, 64, 2, 16]"));
+}
+
 TEST(WeightTable, BiasesMustBeThereExactlyIfAnnounced) {
   const auto with_bias = [](std::vector<int64_t> shape) {
     return CheckpointBuilder()
