@@ -26,6 +26,19 @@ TEST(QuantizationConfigTest, OverridesTakeTheDefaultsOfTheirModeNotTheGlobalOnes
   EXPECT_EQ(config->module("model.e"), (ModuleQuantization{QuantMode::kAffine, 128, 3}));
 }
 
+// GPT-OSS as mlx-lm writes it: a router's entry has sizes only.
+TEST(QuantizationConfigTest, AnEntryWithoutAModeIsAffineEvenWhereTheSectionIsMxfp4) {
+  const auto config =
+      read(R"("quantization":{"group_size":32,"bits":4,"mode":"mxfp4","model.a":{"group_size":64,"bits":8},)"
+           R"("model.b":{"bits":8},"model.c":true})");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const ModuleQuantization mxfp4{QuantMode::kMxfp4, 32, 4}, affine{QuantMode::kAffine, 64, 8};
+  EXPECT_EQ(config->module("model.layers.0.mlp.experts.up_proj"), mxfp4);
+  EXPECT_EQ(config->module("model.a"), affine);
+  EXPECT_EQ(config->module("model.b"), affine);
+  EXPECT_EQ(config->module("model.c"), mxfp4);
+}
+
 TEST(QuantizationConfigTest, WithoutASectionNothingIsPacked) {
   EXPECT_EQ(read("")->module("model.a"), std::nullopt);
   EXPECT_FALSE(read(R"("quantization":null)")->is_present);
