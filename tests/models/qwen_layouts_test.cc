@@ -5,6 +5,8 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -137,6 +139,30 @@ TEST_P(QwenMoeLayouts, ExpertsOneByOneHaveTheSameBits) {
     return tensor.has(".experts.") ? one_by_one(tensor) : as_it_is(std::move(tensor));
   });
   EXPECT_EQ(separate, expected);
+}
+
+TEST(QwenNames, ThePublished27BHoldsExactlyTheTensorsThatItsConfigDeclares) {
+  const std::string folder = std::string(TENSORFOLD_SHARED_DATA) + "/checkpoints/qwen3.8-27b";
+  const HfConfig config = read_hf_config(folder).value();
+  WeightTable table(config.model_type);
+  const auto model = make_model({config, table, {}});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  std::set<std::string> declared, published;
+  for (const DeclaredWeight& weight : table.declared())
+    declared.insert(weight.kind == DeclaredWeight::Kind::kLinear ? weight.name + ".weight" : weight.name);
+  const std::string index =
+      read_text_file(posix_file_system(), folder + "/model.safetensors.index.json", 1 << 24).value();
+  const std::map<std::string, std::string> files = parse_safetensors_index(index).value();
+  for (const auto& [name, file] : files) {
+    const std::string_view canonical = canonical_module_name(name);
+    if (!canonical.starts_with("mtp.") && !canonical.starts_with("visual.")) published.emplace(canonical);
+  }
+  EXPECT_EQ(declared, published);
+  EXPECT_EQ(published.size(), 851u);
+
+  const ModelSpec& spec = (*model)->spec();
+  EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(16, {4, 256, DType::kBF16}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(48, {10240, 4, 48, 128, 128}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, QwenLayouts,
