@@ -1,9 +1,13 @@
 // What families make of their config.json: keys in older and newer spellings, defaults, and refusals by key
 // and value. Each case edits the config of a fixture of tests/golden/models.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "formats/file.h"
 #include "models/config_rules.h"
@@ -46,6 +50,16 @@ class EditedModel {
   EditedModel& rename(std::string_view key, std::string_view to) {
     for (Json::Member& member : config_.as_object())
       if (member.first == key) member.first = to;
+    return *this;
+  }
+
+  /// Renames a tensor of model.safetensors; the new name is no longer than the old one.
+  EditedModel& rename_tensor(std::string_view name, std::string_view to) {
+    std::string file = files_.content("m/model.safetensors");
+    std::string quoted = fmt::format("\"{}\"", to);
+    quoted.resize(name.size() + 2, ' ');
+    file.replace(file.find(fmt::format("\"{}\"", name)), quoted.size(), quoted);
+    files_.put("m/model.safetensors", std::move(file));
     return *this;
   }
 
@@ -217,6 +231,78 @@ TEST(Config, GptOssRefusesWhatItDoesNotCompute) {
   EXPECT_THAT(EditedModel("gpt_oss/mxfp4").set("hidden_size", 32).refusal(), HasSubstr("gpt_oss: "));
 }
 
+/// The weights that a family declares for a config, without a checkpoint.
+std::vector<DeclaredWeight> declared_for(const HfConfig& config, ModelSpec& spec) {
+  WeightTable table(config.model_type);
+  const auto model = make_model({config, table, {}});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  if (model.ok()) spec = (*model)->spec();
+  return {table.declared().begin(), table.declared().end()};
+}
+
+TEST(Config, GptOssDeclaresTheTensorsOfThePublishedModel) {
+  const std::string folder = std::string(TENSORFOLD_SHARED_DATA) + "/checkpoints/gpt-oss-20b";
+  ModelSpec spec;
+  std::set<std::string> names;
+  for (const DeclaredWeight& weight : declared_for(read_hf_config(folder).value(), spec)) {
+    if (weight.kind == DeclaredWeight::Kind::kExperts) {
+      const std::string down = weight.projection == "down_proj" ? "down_proj" : "gate_up_proj";
+      EXPECT_TRUE(weight.has_bias && weight.is_interleaved);
+      for (const char* part : {"_blocks", "_scales", "_bias"})
+        names.insert(fmt::format("{}.experts.{}{}", weight.name, down, part));
+    } else {
+      const bool is_linear = weight.kind == DeclaredWeight::Kind::kLinear;
+      names.insert(weight.name + (is_linear ? ".weight" : ""));
+      if (weight.has_bias) names.insert(weight.name + ".bias");
+    }
+  }
+  const std::string text =
+      read_text_file(posix_file_system(), folder + "/model.safetensors.index.json", 1 << 24).value();
+  const Json index = parse_json(text).value();
+  std::set<std::string> published;
+  for (const auto& [name, file] : index.find("weight_map")->as_object())
+    published.emplace(canonical_module_name(name));
+  EXPECT_EQ(published.size(), 459u);
+  EXPECT_EQ(names, published);
+
+  EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(24, {8, 64, DType::kBF16}));
+  EXPECT_EQ(spec.max_position_embeddings, 131072);
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    EXPECT_EQ(spec.layers[i].mixer, i % 2 == 0 ? MixerKind::kWindowAttention : MixerKind::kAttention);
+}
+
+TEST(Config, NemotronNanoHasThePublishedShapes) {
+  // specs/nemotron.md §1 and §2.
+  const HfConfig config = parse_hf_config(R"({"model_type": "nemotron_h", "hidden_size": 2688,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "num_hidden_layers": 52,
+    "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "mamba_num_heads": 64,
+    "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "expand": 2,
+    "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 3712, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
+    "intermediate_size": 1856, "layer_norm_epsilon": 1e-5, "norm_eps": 1e-5, "rope_theta": 10000,
+    "partial_rotary_factor": 1.0, "vocab_size": 131072, "max_position_embeddings": 262144, "use_conv_bias": true,
+    "time_step_limit": [0.0, Infinity], "tie_word_embeddings": false, "torch_dtype": "bfloat16"})")
+                              .value();
+  ModelSpec spec;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const DeclaredWeight& weight : declared_for(config, spec))
+    shapes[weight.name + (weight.projection.empty() ? "" : "." + weight.projection)] = {weight.out,
+                                                                                        weight.in};
+  EXPECT_THAT(shapes["layers.0.mixer.in_proj"], ElementsAre(10304, 2688));
+  EXPECT_THAT(shapes["layers.0.mixer.conv1d.weight"], ElementsAre(6144, 4));
+  EXPECT_THAT(shapes["layers.0.mixer.norm.weight"], ElementsAre(4096, 0));
+  EXPECT_THAT(shapes["layers.0.mixer.out_proj"], ElementsAre(2688, 4096));
+  EXPECT_THAT(shapes["layers.1.mixer.up_proj"], ElementsAre(1856, 2688));
+  EXPECT_THAT(shapes["layers.1.mixer.down_proj"], ElementsAre(2688, 1856));
+  EXPECT_THAT(shapes["layers.1.mixer.shared_experts.up_proj"], ElementsAre(3712, 2688));
+  EXPECT_THAT(shapes["layers.5.mixer.q_proj"], ElementsAre(4096, 2688));
+  EXPECT_THAT(shapes["layers.42.mixer.k_proj"], ElementsAre(256, 2688));
+  EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(6, {2, 128, DType::kBF16}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(23, {6144, 4, 64, 128, 64}));
+  // 2 MiB of states a layer and sequence, beside the rows of the convolution.
+  EXPECT_EQ(spec.recurrent_layers[0].matrix_floats() * 4, 2 << 20);
+}
+
 TEST(Config, NemotronReadsItsLayersInEverySpelling) {
   const std::vector<float> expected = EditedModel("nemotron_h/all_kinds").logits();
   EditedModel older("nemotron_h/all_kinds");
@@ -229,6 +315,10 @@ TEST(Config, NemotronReadsItsLayersInEverySpelling) {
   EXPECT_EQ(older.erase("hybrid_override_pattern").logits(), expected);
   EXPECT_THAT(older.set("hybrid_override_pattern", "ME*-MM").refusal(),
               AllOf(HasSubstr("hybrid_override_pattern"), HasSubstr("layers_block_type")));
+  EXPECT_EQ(EditedModel("nemotron_h/all_kinds")
+                .rename_tensor("backbone.embeddings.weight", "model.embedding.weight")
+                .logits(),
+            expected);
   EXPECT_THAT(older.erase("layers_block_type").refusal(),
               AllOf(HasSubstr("layers.6.norm.weight"), HasSubstr("6 layers")));
   EXPECT_THAT(older.set("hybrid_override_pattern", "MX").refusal(),
