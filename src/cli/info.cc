@@ -157,10 +157,18 @@ Result<ModelInfo> read_model_info(const std::string& model) {
   return info;
 }
 
+/// The defaults, then what other modules have, each once.
 std::string quantization_text(const QuantizationConfig& quantization) {
   if (!quantization.is_present) return "none";
-  return fmt::format("{} {}-bit, groups of {}", quant_mode_name(quantization.defaults.mode),
-                     quantization.defaults.bits, quantization.defaults.group_size);
+  std::vector<ModuleQuantization> packings = {quantization.defaults};
+  for (const auto& [module, packing] : quantization.modules)
+    if (packing && std::ranges::find(packings, *packing) == packings.end()) packings.push_back(*packing);
+  std::string text;
+  for (const ModuleQuantization& packing : packings) {
+    text += fmt::format("{}{} {}-bit, groups of {}", text.empty() ? "" : "; ", quant_mode_name(packing.mode),
+                        packing.bits, packing.group_size);
+  }
+  return text;
 }
 
 Json to_json(const ModelInfo& info) {

@@ -305,6 +305,13 @@ def test_info_and_inspect(toy):
     assert "model.layers.1.self_attn.q_proj.weight" in run("inspect", toy / "model.safetensors", "--all").stdout
 
 
+def test_info_names_every_packing(tmp_path):
+    assert run("demo", "create", tmp_path / "mixed", "--family", "gpt_oss", "--quant", "4bit").returncode == 0
+    info = json.loads(run("info", tmp_path / "mixed", "--json").stdout)
+    assert info["quantization"] == "affine 4-bit, groups of 64; mxfp4 4-bit, groups of 32"
+    assert run("run", tmp_path / "mixed", "x", "--max-tokens", "1").returncode == 0
+
+
 def test_models_lists_both_caches(toy, tmp_path):
     (tmp_path / "tensorfold").mkdir()
     (tmp_path / "tensorfold" / "mine").symlink_to(toy)
