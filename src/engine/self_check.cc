@@ -44,6 +44,10 @@ class Random {
   void fill_words(std::span<std::byte> bytes) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(word());
   }
+  /// Scales of MXFP4 blocks from 2^-7 to 1.
+  void fill_e8m0(std::span<std::byte> bytes) {
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(120 + word() % 8);
+  }
   void fill_bf16(std::span<std::byte> bytes, float scale) {
     for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
       const bf16 value = to_bf16(this->value() * scale);
@@ -90,7 +94,10 @@ void run_linear(Ops& ops, const LinearSpec& spec, int64_t num_rows, Outputs& out
     random.fill_bf16(weight.bytes(), 1.0f);
   else
     random.fill_words(weight.bytes());
-  random.fill_bf16(scales.bytes(), 0.1f);
+  if (spec.format == WeightFormat::kMxfp4)
+    random.fill_e8m0(scales.bytes());
+  else
+    random.fill_bf16(scales.bytes(), 0.1f);
   random.fill_bf16(biases.bytes(), 1.0f);
   AlignedBytes packed(ops.packed_bytes(spec));
   ops.pack(spec, {.weight = weight.bytes(), .scales = scales.bytes(), .biases = biases.bytes()},
@@ -167,6 +174,12 @@ Outputs run_checks(Ops& ops) {
        .dtype = DType::kBF16,
        .bits = 8,
        .group_size = 64},
+      {.out = 72,
+       .in = 352,
+       .format = WeightFormat::kMxfp4,
+       .dtype = DType::kBF16,
+       .bits = 4,
+       .group_size = 32},
   };
   Outputs outputs;
   for (const LinearSpec& spec : specs)
