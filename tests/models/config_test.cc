@@ -542,6 +542,9 @@ TEST(QwenHybridConfig, OlderSpellingsAndMissingKeysGiveTheSameBits) {
   const std::vector<float> moe = EditedModel("qwen3_5_moe/per_expert").logits();
   EXPECT_EQ(EditedModel("qwen3_5_moe/per_expert").set("norm_topk_prob", true).logits(), moe);
   EXPECT_EQ(EditedModel("qwen3_5_moe/per_expert").set("model_type", "qwen3_5_moe").logits(), moe);
+  EditedModel without_factor("qwen3_5_moe/per_expert");
+  without_factor.erase("rope_parameters").erase("partial_rotary_factor").set("rope_theta", 1000000);
+  EXPECT_EQ(without_factor.logits(), moe) << "a quarter is what it has";
 }
 
 TEST(QwenHybridConfig, LayersAndStatesFollowLayerTypes) {
