@@ -188,7 +188,7 @@ class DeltaFormula {
 };
 
 TEST(GatedDeltaReference, IsItsFormula) {
-  for (const Sizes& sizes : {Sizes{40, 2, 4, 16, 8}, Sizes{8, 1, 2, 61, 5}}) {
+  for (const Sizes& sizes : {Sizes{12, 2, 4, 16, 8}, Sizes{8, 1, 2, 61, 5}}) {
     const GatedDelta op(sizes, 70);
     Slots states = Slots(op.shape(), 1).fill_with_nan();
     Array out(DType::kF32, sizes.rows, op.out_columns());
@@ -208,7 +208,7 @@ TEST(GatedDeltaReference, IsItsFormula) {
         }
       }
     }
-    EXPECT_LT(largest_bound, 1e-3 * largest) << "the bound accepts anything";
+    EXPECT_LT(largest_bound, 1e-4 * largest) << "the bound accepts anything";
   }
 }
 
