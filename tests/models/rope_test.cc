@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace tensorfold {
 namespace {
@@ -94,6 +96,50 @@ TEST(Rope, YarnWithoutTruncationKeepsFractionalBorders) {
   EXPECT_NEAR(yarn_ramp(rotary, config, 64, 18), (18 - low) / (high - low), 1e-10);
   config.truncate = true;
   EXPECT_NEAR(yarn_ramp(rotary_of(config, {64, 1048576, 1048576}), config, 64, 18), (18 - 14) / 8.0, 1e-10);
+}
+
+/// Frequencies of transformers 5.17 (fp32): the published GPT-OSS, and borders of the ramp that leave the
+/// range of pairs or meet.
+TEST(Rope, YarnBordersAreHeldAsInTheReference) {
+  struct Case {
+    int64_t width;
+    double theta, factor;
+    int64_t original;
+    bool truncate;
+    std::vector<std::pair<int, double>> inv_freq;
+  };
+  const Case cases[] = {
+      {64,
+       150000.0,
+       32.0,
+       4096,
+       false,
+       {{0, 1.0},
+        {8, 0.05081327259540558},
+        {9, 0.031705696135759354},
+        {17, 0.00012931869423482567},
+        {18, 3.830881178146228e-05},
+        {31, 3.023511396804679e-07}}},
+      // The lower border would be -0.3.
+      {16, 150000.0, 4.0, 128, false, {{0, 1.0}, {1, 0.1418553590774536}, {2, 0.013140225782990456}}},
+      {16, 150000.0, 4.0, 128, true, {{1, 0.1690634936094284}, {2, 0.02540663629770279}}},
+      // Both borders below 0: the lower one is held to 0, the upper one is not, and nothing is divided.
+      {16, 150000.0, 4.0, 6, false, {{0, 1.0}, {1, 0.22541800141334534}, {7, 2.957468677777797e-05}}},
+      // They meet in 0.
+      {16, 150000.0, 4.0, 6, true, {{0, 1.0}, {1, 0.056354500353336334}, {7, 7.3936716944444925e-06}}},
+      // Both above the last pair: the upper one is held to it, so that every pair lies beyond.
+      {8, 1.5, 4.0, 100000, false, {{0, 0.25}, {1, 0.22590050101280212}, {3, 0.18444699048995972}}},
+  };
+  for (const Case& c : cases) {
+    const Rotary rotary = rotary_of({.kind = RopeKind::kYarn,
+                                     .theta = c.theta,
+                                     .factor = c.factor,
+                                     .original_max_position_embeddings = c.original,
+                                     .truncate = c.truncate},
+                                    {c.width, 131072, 131072});
+    for (const auto& [j, expected] : c.inv_freq)
+      EXPECT_NEAR(rotary.inv_freq[j] / expected, 1.0, 1e-6) << c.original << " " << c.truncate << " " << j;
+  }
 }
 
 TEST(Rope, YarnMultiplierFollowsItsKeysInOrder) {
