@@ -73,7 +73,7 @@ TF_INLINE inline __m512i load_words(const std::byte* unit, int vector, int block
   return _mm512_load_si512(unit + (vector * kBlocks + block) * 64);
 }
 
-/// Widths of the integers, and whether groups have biases.
+/// The width of the integers, and whether groups have biases.
 template <int kWidth, bool kBiases = true>
 struct Coding {
   static constexpr int kBits = kWidth;
