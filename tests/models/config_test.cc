@@ -486,6 +486,67 @@ TEST(Config, GemmaRefusesWhatItDoesNotCompute) {
               AllOf(HasSubstr("num_key_value_heads"), HasSubstr("num_attention_heads")));
 }
 
+/// Declared weights by name, experts with their projection.
+std::map<std::string, DeclaredWeight> declared_by_name(std::string_view config, ModelSpec& spec) {
+  std::map<std::string, DeclaredWeight> by_name;
+  for (const DeclaredWeight& weight : declared_for(parse_hf_config(config).value(), spec))
+    by_name[weight.name + (weight.projection.empty() ? "" : "." + weight.projection)] = weight;
+  return by_name;
+}
+
+TEST(Config, GemmaWrappersLeaveOutTheLibrarysDefaults) {
+  // As gemma-3-4b says it; what is left out is 8 heads of 256 with 4 of keys, and a vocabulary of 262208.
+  ModelSpec spec;
+  auto weights = declared_by_name(R"({"model_type": "gemma3", "eos_token_id": [1, 106],
+    "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+      "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+    "vision_config": {"hidden_size": 1152, "num_attention_heads": 16}, "torch_dtype": "bfloat16"})",
+                                  spec);
+  EXPECT_EQ(weights["embed_tokens"].out, 262208);
+  EXPECT_FALSE(weights.contains("lm_head"));
+  EXPECT_EQ(weights["layers.0.self_attn.q_proj"].out, 2048);
+  EXPECT_EQ(weights["layers.0.self_attn.k_proj"].out, 1024);
+  EXPECT_EQ(weights["layers.0.self_attn.q_norm.weight"].out, 256);
+  EXPECT_EQ(weights["layers.33.post_feedforward_layernorm.weight"].added, 1);
+  EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(34, {4, 256, DType::kBF16}));
+  EXPECT_EQ(spec.max_position_embeddings, 131072);
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    EXPECT_EQ(spec.layers[i].mixer, i % 6 == 5 ? MixerKind::kAttention : MixerKind::kWindowAttention) << i;
+}
+
+TEST(Config, GlmAirHasThePublishedShapes) {
+  // specs/glm.md §1.1 and §7.
+  ModelSpec spec;
+  auto weights = declared_by_name(R"({"model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10944,
+    "moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+    "norm_topk_prob": true, "use_qk_norm": false, "attention_bias": true, "partial_rotary_factor": 0.5,
+    "rope_theta": 1000000, "rope_scaling": null, "rms_norm_eps": 1e-5, "vocab_size": 151552,
+    "max_position_embeddings": 131072, "num_nextn_predict_layers": 1, "tie_word_embeddings": false,
+    "eos_token_id": [151329, 151336, 151338], "torch_dtype": "bfloat16"})",
+                                  spec);
+  const auto expect = [&](const std::string& name, int64_t out, int64_t in, bool has_bias = false) {
+    ASSERT_TRUE(weights.contains(name)) << name;
+    EXPECT_THAT((std::vector<int64_t>{weights[name].out, weights[name].in}), ElementsAre(out, in)) << name;
+    EXPECT_EQ(weights[name].has_bias, has_bias) << name;
+  };
+  expect("lm_head", 151552, 4096);
+  expect("layers.0.mlp.gate_proj", 10944, 4096);
+  expect("layers.1.self_attn.q_proj", 12288, 4096, true);
+  expect("layers.1.self_attn.v_proj", 1024, 4096, true);
+  expect("layers.1.self_attn.o_proj", 4096, 12288);
+  expect("layers.1.mlp.gate", 128, 4096);
+  expect("layers.1.mlp.gate.e_score_correction_bias", 128, 0);
+  expect("layers.45.mlp.down_proj", 4096, 1408);
+  expect("layers.45.mlp.shared_experts.up_proj", 1408, 4096);
+  EXPECT_FALSE(weights.contains("layers.1.self_attn.q_norm.weight"));
+  EXPECT_FALSE(weights.contains("layers.46.input_layernorm.weight")) << "the draft head is not there";
+  EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(46, {8, 128, DType::kBF16}));
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    EXPECT_EQ(spec.layers[i].mlp, i == 0 ? MlpKind::kDense : MlpKind::kExperts) << i;
+}
+
 TEST(Config, GlmReadsPublishedKeys) {
   const std::vector<float> expected = EditedModel("glm4_moe/grouped_qk_norm").logits();
   EditedModel older("glm4_moe/grouped_qk_norm");
