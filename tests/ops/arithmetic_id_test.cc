@@ -58,6 +58,12 @@ uint64_t gate_hash(Ops& ops) {
   return hash_of(out);
 }
 
+uint64_t softcap_hash(Ops& ops) {
+  Array x = filled(DType::kF32, 7, 333, 23, 20.0f);
+  ops.softcap(x.view(), 9.0f);
+  return hash_of(x);
+}
+
 uint64_t gated_rms_norm_hash(Ops& ops, GatedRmsNormCall::Order order) {
   const Array x = filled(DType::kF32, 5, 300, 17, 3.0f), gate = filled(DType::kF32, 5, 300, 18, 3.0f);
   const Array weight = filled(DType::kF32, 1, 300, 19);
@@ -251,6 +257,7 @@ TEST(ArithmeticId, BitsOfTheCpuBackendsAreTheirIds) {
       {"cpu/1 mlp_activation clamped silu", 0x6f6db9f3be8dae45ull},
       {"cpu/1 mlp_activation relu2", 0x2092eded3fc79083ull},
       {"cpu/1 sigmoid_mul, add_gated", 0xb7108988da1a757dull},
+      {"cpu/1 softcap", 0xad849cf23ad158dbull},
       {"cpu/1 gated_rms_norm norm first", 0x01ee80e2785e153eull},
       {"cpu/1 gated_rms_norm gate first", 0xd5979f22b97cfca1ull},
       {"cpu/1 causal_conv", 0x32953a349cc76b35ull},
@@ -275,6 +282,7 @@ TEST(ArithmeticId, BitsOfTheCpuBackendsAreTheirIds) {
        activation_hash(*ops, {MlpActivation::Kind::kClampedSilu, 1.702f, 7.0f})},
       {id + " mlp_activation relu2", activation_hash(*ops, {MlpActivation::Kind::kRelu2})},
       {id + " sigmoid_mul, add_gated", gate_hash(*ops)},
+      {id + " softcap", softcap_hash(*ops)},
       {id + " gated_rms_norm norm first", gated_rms_norm_hash(*ops, GatedRmsNormCall::Order::kNormThenGate)},
       {id + " gated_rms_norm gate first", gated_rms_norm_hash(*ops, GatedRmsNormCall::Order::kGateThenNorm)},
       {id + " causal_conv", causal_conv_hash(*ops)},
