@@ -269,8 +269,7 @@ Result<std::unique_ptr<Model>> make_gemma3(const ModelSource& source) {
   spec.max_position_embeddings = lengths.max_position_embeddings;
   spec.activation_dtype = activation_dtype(source.config, source.options.compute_f32);
   spec.kv_layers.assign(c.num_layers, {c.heads.num_kv_heads, c.heads.head_dim, spec.activation_dtype});
-  for (const int64_t window : c.windows)
-    spec.layers.push_back({window > 0 ? MixerKind::kWindowAttention : MixerKind::kAttention});
+  for (const int64_t window : c.windows) spec.layers.push_back({attention_kind(window)});
   return std::unique_ptr<Model>(new Gemma3(std::move(c), std::move(rotaries), std::move(spec), source.table));
 }
 
