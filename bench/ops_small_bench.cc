@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -124,51 +125,70 @@ Case route(int64_t rows, int64_t num_experts, int64_t k) {
   };
 }
 
-/// One sequence's rows in a pass, going on after others, and a layer's states.
-struct Recurrence {
-  RecurrentShape shape;
-  std::vector<float> memory;
-  std::vector<int32_t> positions;
-  SequenceRows sequence;
-  RecurrentStates states;
-
-  Recurrence(const RecurrentShape& recurrent_shape, int64_t rows) : shape(recurrent_shape), positions(rows) {
+/// One sequence's rows in a pass, going on after others, and the states of as many layers as a model would go
+/// through before it comes back to the first: one row then finds its state in no near cache.
+class Recurrence {
+ public:
+  Recurrence(const RecurrentShape& shape, int64_t rows) : positions_(rows) {
     const int64_t conv_floats = (shape.conv_floats() + 15) / 16 * 16;
-    memory = normals(conv_floats + shape.matrix_floats() + 16);
-    auto* start = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
-    states = {.shape = shape, .conv = start, .matrix = start + 4 * conv_floats, .num_slots = 1};
-    sequence = {.num_rows = rows, .first_pos = 1000, .state_slot = 0};
+    const int64_t slot_floats = (conv_floats + shape.matrix_floats() + 15) / 16 * 16;
+    const int64_t num_slots = rows > 1 ? 1 : std::max<int64_t>(1, (int64_t{192} << 20) / (4 * slot_floats));
+    memory_.resize(slot_floats * num_slots + 16);
+    auto* start = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
+    const std::vector<float> slot = normals(slot_floats);
+    for (int64_t s = 0; s < num_slots; ++s) std::copy(slot.begin(), slot.end(), start + s * slot_floats);
+    states_ = {.shape = shape,
+               .conv = reinterpret_cast<std::byte*>(start),
+               .matrix = reinterpret_cast<std::byte*>(start + conv_floats),
+               .slot_stride_bytes = 4 * slot_floats,
+               .num_slots = num_slots};
+    sequence_ = {.num_rows = rows, .first_pos = 1000, .state_slot = 0};
   }
-  RowBatch rows() const { return {positions, {&sequence, 1}}; }
-};
+  const RecurrentStates* states() const { return &states_; }
+  /// The rows, with another slot each time.
+  RowBatch rows() {
+    sequence_.state_slot = static_cast<int32_t>((sequence_.state_slot + 1) % states_.num_slots);
+    return {positions_, {&sequence_, 1}};
+  }
+  /// Nanoseconds a row; for one row, the matrices read and written as a share of plain reads.
+  void count(benchmark::State& state, Ops& ops) const {
+    const double us = state.counters["us"],
+                 matrix_bytes = static_cast<double>(4 * states_.shape.matrix_floats());
+    state.counters["ns_per_row"] = 1e3 * us / static_cast<double>(positions_.size());
+    if (positions_.size() > 1) return;
+    ThreadPool pool(ops.info().num_threads);
+    const double reads = sum_bytes_per_second(pool, int64_t{192} << 20, int64_t{3} << 20);
+    state.counters["gb_per_s"] = 1e-3 * 2 * matrix_bytes / us;
+    state.counters["of_reads"] = 1e6 * 2 * matrix_bytes / us / reads;
+  }
 
-/// Nanoseconds a row, and the rate at which matrices are read and written.
-void count_row(benchmark::State& state, const RecurrentShape& shape, int64_t rows) {
-  const double us = state.counters["us"];
-  state.counters["ns_per_row"] = 1e3 * us / static_cast<double>(rows);
-  state.counters["gb_per_s"] = 1e-3 * static_cast<double>(8 * shape.matrix_floats()) / us;
-}
+ private:
+  std::vector<float> memory_;
+  std::vector<int32_t> positions_;
+  SequenceRows sequence_;
+  RecurrentStates states_;
+};
 
 Case causal_conv(int64_t rows, int64_t channels) {
   return [=](benchmark::State& state, Ops& ops) {
-    const Recurrence recurrence({.conv_channels = channels, .conv_taps = 4}, rows);
+    Recurrence recurrence({.conv_channels = channels, .conv_taps = 4}, rows);
     std::vector<float> x = normals(rows * channels), weight = normals(4 * channels), out(rows * channels);
     time(state, ops, [&] {
       ops.causal_conv({.out = f32(out, rows),
                        .x = f32(x, rows),
                        .weight = f32(weight, 4),
                        .bias = {},
-                       .states = &recurrence.states,
+                       .states = recurrence.states(),
                        .rows = recurrence.rows()});
     });
   };
 }
 
-/// Heads of 128x128. GB/s counts reading and writing the matrices once: the limit for one row.
+/// Heads of 128x128.
 Case gated_delta(int64_t rows, int64_t key_heads, int64_t value_heads) {
   return [=](benchmark::State& state, Ops& ops) {
     constexpr int64_t kDim = 128;
-    const Recurrence recurrence({.num_heads = value_heads, .key_dim = kDim, .value_dim = kDim}, rows);
+    Recurrence recurrence({.num_heads = value_heads, .key_dim = kDim, .value_dim = kDim}, rows);
     std::vector<float> q = normals(rows * key_heads * kDim), k = normals(rows * key_heads * kDim);
     std::vector<float> v = normals(rows * value_heads * kDim), a = normals(rows * value_heads);
     std::vector<float> b = normals(rows * value_heads), a_log = normals(value_heads),
@@ -183,17 +203,17 @@ Case gated_delta(int64_t rows, int64_t key_heads, int64_t value_heads) {
                        .b = f32(b, rows),
                        .a_log = f32(a_log, 1),
                        .dt_bias = f32(dt_bias, 1),
-                       .states = &recurrence.states,
+                       .states = recurrence.states(),
                        .rows = recurrence.rows()});
     });
-    count_row(state, recurrence.shape, rows);
+    recurrence.count(state, ops);
   };
 }
 
 Case mamba2(int64_t rows, int64_t heads, int64_t groups) {
   return [=](benchmark::State& state, Ops& ops) {
     constexpr int64_t kHeadSize = 64, kStateSize = 128;
-    const Recurrence recurrence({.num_heads = heads, .key_dim = kStateSize, .value_dim = kHeadSize}, rows);
+    Recurrence recurrence({.num_heads = heads, .key_dim = kStateSize, .value_dim = kHeadSize}, rows);
     std::vector<float> x = normals(rows * heads * kHeadSize), b = normals(rows * groups * kStateSize);
     std::vector<float> c = normals(rows * groups * kStateSize), dt = normals(rows * heads), out(x.size());
     std::vector<float> a_log = normals(heads), d = normals(heads), dt_bias = normals(heads);
@@ -206,10 +226,10 @@ Case mamba2(int64_t rows, int64_t heads, int64_t groups) {
                   .a_log = f32(a_log, 1),
                   .d = f32(d, 1),
                   .dt_bias = f32(dt_bias, 1),
-                  .states = &recurrence.states,
+                  .states = recurrence.states(),
                   .rows = recurrence.rows()});
     });
-    count_row(state, recurrence.shape, rows);
+    recurrence.count(state, ops);
   };
 }
 
@@ -248,7 +268,7 @@ void register_cases(int num_threads) {
       add(isa, fmt::format("route/8_of_256/rows:{}", rows), route(rows, 256, 8));
       add(isa, fmt::format("route/10_of_512/rows:{}", rows), route(rows, 512, 10));
     }
-    for (const int64_t rows : {1, 2048}) {
+    for (const int64_t rows : {1, 128, 2048}) {
       add(isa, fmt::format("causal_conv/10240/rows:{}", rows), causal_conv(rows, 10240));
       add(isa, fmt::format("gated_delta/k16_v48_128x128/rows:{}", rows), gated_delta(rows, 16, 48));
       add(isa, fmt::format("mamba2/h64_g8_128x64/rows:{}", rows), mamba2(rows, 64, 8));
