@@ -77,6 +77,10 @@ TEST_P(CausalConvOnEveryIsa, EqualsTheReferenceOverSeveralTasks) {
     expect_equals_reference(CausalConv({300, channels, 4, true}, 3), reference(), backends());
 }
 
+TEST_P(CausalConvOnEveryIsa, EqualsTheReferenceOnARowOfEachSequence) {
+  expect_decode_equals_reference(CausalConv({200, 37, 4, true}, 41), reference(), backends());
+}
+
 TEST_P(CausalConvOnEveryIsa, CutsBetweenPassesChangeNoBit) {
   std::vector<int64_t> everywhere;
   for (int64_t cut = 1; cut < 14; ++cut) everywhere.push_back(cut);

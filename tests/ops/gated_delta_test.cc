@@ -90,6 +90,10 @@ TEST_P(GatedDeltaOnEveryIsa, EqualsTheReferenceOverSeveralChunks) {
     expect_equals_reference(GatedDelta({rows, 1, 2, 10, 19}, 40), reference(), backends());
 }
 
+TEST_P(GatedDeltaOnEveryIsa, EqualsTheReferenceOnARowOfEachSequence) {
+  expect_decode_equals_reference(GatedDelta({200, 1, 2, 9, 17}, 41), reference(), backends());
+}
+
 TEST_P(GatedDeltaOnEveryIsa, CutsBetweenPassesChangeNoBit) {
   for (auto& ops : backends()) {
     std::vector<int64_t> everywhere;

@@ -105,6 +105,10 @@ TEST_P(Mamba2OnEveryIsa, EqualsTheReferenceOverSeveralChunks) {
     expect_equals_reference(Mamba2({rows, 1, 2, 10, 19}, 40), reference(), backends());
 }
 
+TEST_P(Mamba2OnEveryIsa, EqualsTheReferenceOnARowOfEachSequence) {
+  expect_decode_equals_reference(Mamba2({200, 1, 2, 9, 17}, 41), reference(), backends());
+}
+
 TEST_P(Mamba2OnEveryIsa, CutsBetweenPassesChangeNoBit) {
   for (auto& ops : backends()) {
     std::vector<int64_t> everywhere;

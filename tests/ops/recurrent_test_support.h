@@ -133,6 +133,26 @@ inline void expect_equals_reference(const RecurrentCase& op, Ops& reference,
   }
 }
 
+/// A decode pass: every row another sequence's, a third of them at their start, in slots out of order.
+inline void expect_decode_equals_reference(const RecurrentCase& op, Ops& reference,
+                                           std::vector<std::unique_ptr<Ops>>& backends) {
+  const int64_t n = op.num_rows();
+  std::vector<Piece> pieces;
+  for (int64_t t = 0; t < n; ++t) pieces.push_back({1, t % 3 == 0 ? 0 : t, static_cast<int32_t>(n - 1 - t)});
+  Random random(20);
+  const Slots before = Slots(op.shape(), n).fill(random);
+  Slots expected_states = before;
+  Array expected(DType::kF32, n, op.out_columns());
+  run_pass(op, reference, 0, pieces, expected_states, expected);
+  for (auto& ops : backends) {
+    Slots states = before;
+    Array out(DType::kF32, n, op.out_columns());
+    run_pass(op, *ops, 0, pieces, states, out);
+    expect_same(out, expected, op.name() + ", a sequence each");
+    expect_same(states.memory(), expected_states.memory(), op.name() + ", a sequence each: states");
+  }
+}
+
 /// One sequence in one pass, and in two, cut at each of `cuts`: the same bytes, whatever else is in the
 /// second pass.
 inline void expect_cuts_do_not_matter(const RecurrentCase& op, Ops& ops, std::span<const int64_t> cuts) {

@@ -27,8 +27,8 @@ struct StateBlock {
 /// Rows of one sequence within a chunk.
 struct StatePiece {
   int64_t first_row, num_rows;
-  bool is_start;
-  int32_t slot;
+  bool is_start;  ///< As StateBlock's.
+  int32_t slot;   ///< Of the sequence's states.
 };
 
 /// The pieces of rows [first, end), in order, to `pieces` (one for each row is enough); returns their number.
