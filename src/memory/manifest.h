@@ -65,8 +65,8 @@ struct VectorBinding {
   TensorSlice values;
   int64_t size = 0;  ///< Elements.
   float added = 0;   ///< To every element, in f32: 1 for norms that are stored around zero.
-  int64_t num_rows =
-      0;  ///< Of the view [num_rows, size / num_rows] when leased, stored transposed. 0: a vector [size].
+  /// Of the view [num_rows, size / num_rows] when leased, stored transposed. 0: a vector [size].
+  int64_t num_rows = 0;
 };
 
 /// The experts of one layer: runs of num_experts linears each, named by the index of their first one; no

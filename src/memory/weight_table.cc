@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bf16.h"
+#include "base/mxfp4.h"
 #include "formats/quant_mlx.h"
 
 namespace tensorfold {
@@ -43,7 +44,7 @@ LinearSpec float_spec(int64_t out, int64_t in, DType dtype) {
 
 /// The values are exact in bf16, which is what `dtype` says.
 LinearSpec mxfp4_spec(int64_t out, int64_t in) {
-  return {out, in, WeightFormat::kMxfp4, DType::kBF16, /*bits=*/4, /*group_size=*/32};
+  return {out, in, WeightFormat::kMxfp4, DType::kBF16, /*bits=*/4, kMxfp4BlockSize};
 }
 
 TensorSlice whole(const TensorInfo* tensor) { return {tensor, 0, tensor->bytes}; }
@@ -127,14 +128,15 @@ Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expe
 
 /// MLX's `mxfp4` mode: words of eight values, scales a byte a block, no biases (specs/gpt-oss.md §2.3, §3).
 bool WeightTable::fits_mxfp4_words(const PackedModule& module, const Expected& expected) {
-  std::vector<int64_t> weight = {expected.out, expected.in / 8}, scales = {expected.out, expected.in / 32};
+  std::vector<int64_t> weight = {expected.out, expected.in / 8},
+                       scales = {expected.out, expected.in / kMxfp4BlockSize};
   if (expected.num_matrices > 0) {
     weight.insert(weight.begin(), expected.num_matrices);
     scales.insert(scales.begin(), expected.num_matrices);
   }
-  return expected.in % 32 == 0 && module.biases == nullptr && module.weight->dtype == DType::kU32 &&
-         module.scales->dtype == DType::kU8 && module.weight->shape == weight &&
-         module.scales->shape == scales;
+  return expected.in % kMxfp4BlockSize == 0 && module.biases == nullptr &&
+         module.weight->dtype == DType::kU32 && module.scales->dtype == DType::kU8 &&
+         module.weight->shape == weight && module.scales->shape == scales;
 }
 
 /// GPT-OSS as published: `module`_blocks and _scales (specs/gpt-oss.md §2.1, §3).
@@ -143,10 +145,11 @@ Result<WeightTable::Stored> WeightTable::find_blocks(const Expected& expected) c
   stored.num_matrices = expected.num_matrices;
   TF_ASSIGN_OR_RETURN(stored.weight, require(expected.module + "_blocks"));
   TF_ASSIGN_OR_RETURN(stored.scales, require(expected.module + "_scales"));
-  const std::vector<int64_t> blocks = {expected.num_matrices, expected.out, expected.in / 32, 16};
-  const std::vector<int64_t> scales = {expected.num_matrices, expected.out, expected.in / 32};
-  if (expected.in % 32 != 0 || stored.weight->dtype != DType::kU8 || stored.scales->dtype != DType::kU8 ||
-      stored.weight->shape != blocks || stored.scales->shape != scales)
+  const int64_t num_blocks = expected.in / kMxfp4BlockSize;
+  const std::vector<int64_t> blocks = {expected.num_matrices, expected.out, num_blocks, kMxfp4BlockSize / 2};
+  const std::vector<int64_t> scales = {expected.num_matrices, expected.out, num_blocks};
+  if (expected.in % kMxfp4BlockSize != 0 || stored.weight->dtype != DType::kU8 ||
+      stored.scales->dtype != DType::kU8 || stored.weight->shape != blocks || stored.scales->shape != scales)
     return corrupt("{}: {} and {}, expected U8 {} and {} ({})", display_name(expected.module),
                    to_string(*stored.weight), to_string(*stored.scales), shape_text(blocks),
                    shape_text(scales), checkpoint_->file_name_of(*stored.weight));
@@ -242,19 +245,24 @@ LinearBinding WeightTable::rows_of(const Stored& stored, const RowRange& rows) {
   return binding;
 }
 
+/// A bias that the config denies would be dropped in silence: another function than the one that was trained.
+Status WeightTable::expect_no_bias(const std::string& module) const {
+  for (const char* suffix : {".bias", "_bias"})
+    if (has_tensor(module + suffix))
+      return corrupt("{}: the checkpoint has {}{}, a bias that the config does not announce",
+                     display_name(module), module, suffix);
+  return {};
+}
+
 Result<LinearBinding> WeightTable::bind_linear(const LinearDeclaration& declaration) const {
   TF_ASSIGN_OR_RETURN(const Stored stored,
                       find_matrix({declaration.module, /*num_matrices=*/0, declaration.out, declaration.in}));
   LinearBinding binding = rows_of(stored, {0, 0, declaration.out});
   binding.name = display_name(declaration.module);
-  const std::string bias = declaration.module + ".bias";
   if (declaration.has_bias) {
-    TF_ASSIGN_OR_RETURN(binding.bias, find_vector(bias, declaration.out));
-  } else if (has_tensor(bias)) {
-    // A bias that the config denies would be dropped in silence: another function than the one that was
-    // trained.
-    return corrupt("{}: the checkpoint has a bias that the config does not announce",
-                   display_name(declaration.module));
+    TF_ASSIGN_OR_RETURN(binding.bias, find_vector(declaration.module + ".bias", declaration.out));
+  } else {
+    TF_RETURN_IF_ERROR(expect_no_bias(declaration.module));
   }
   return binding;
 }
@@ -269,6 +277,7 @@ Result<LinearBinding> WeightTable::bind_rows(const LinearDeclaration& whole, con
                                            .step = rows.num_pieces > 1 ? rows.stride_rows : rows.piece_rows,
                                            .piece_rows = rows.piece_rows});
   binding.name = fmt::format("{} rows {} on", display_name(whole.module), rows.first_row);
+  TF_RETURN_IF_ERROR(expect_no_bias(whole.module));
   return binding;
 }
 
@@ -278,7 +287,10 @@ LinearId WeightTable::linear_rows(int layer, const LinearDeclaration& whole, con
     manifest_.linears[id.index].spec.out = rows.num_rows();
     return id;
   }
-  Result<LinearBinding> binding = bind_rows(whole, rows);
+  return add(layer, bind_rows(whole, rows));
+}
+
+LinearId WeightTable::add(int layer, Result<LinearBinding> binding) {
   if (!binding.ok()) {
     note(binding.status());
     return {};
@@ -367,19 +379,13 @@ VectorId WeightTable::declare_vector(DeclaredWeight declaration) {
 
 LinearId WeightTable::linear(int layer, const LinearDeclaration& declaration) {
   if (checkpoint_ == nullptr) return declare_linear(layer, declaration);
-  Result<LinearBinding> binding = bind_linear(declaration);
-  if (!binding.ok()) {
-    note(binding.status());
-    return {};
-  }
-  binding->layer = layer;
-  manifest_.linears.push_back(std::move(*binding));
-  return {static_cast<int32_t>(manifest_.linears.size() - 1)};
+  return add(layer, bind_linear(declaration));
 }
 
 VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, float added) {
   if (checkpoint_ == nullptr)
-    return declare_vector({DeclaredWeight::Kind::kVector, layer, name, "", 0, size, 0, false, false, added});
+    return declare_vector(
+        {.kind = DeclaredWeight::Kind::kVector, .layer = layer, .name = name, .out = size, .added = added});
   const Result<TensorSlice> values = find_vector(name, size);
   if (!values.ok()) {
     note(values.status());
@@ -392,7 +398,11 @@ VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, f
 
 VectorId WeightTable::convolution(int layer, const std::string& name, int64_t channels, int64_t taps) {
   if (checkpoint_ == nullptr)
-    return declare_vector({DeclaredWeight::Kind::kConvolution, layer, name, "", 0, channels, taps});
+    return declare_vector({.kind = DeclaredWeight::Kind::kConvolution,
+                           .layer = layer,
+                           .name = name,
+                           .out = channels,
+                           .in = taps});
   const Result<const TensorInfo*> tensor = require(name);
   if (!tensor.ok()) {
     note(tensor.status());
@@ -419,7 +429,9 @@ Status WeightTable::add_stacked(int layer, const StackedProjection& projection, 
   const Expected& expected = projection.expected;
   TF_ASSIGN_OR_RETURN(const Stored stored, find_matrix(expected));
   const TensorInfo* bias = nullptr;
-  if (!projection.bias.empty()) {
+  if (projection.bias.empty()) {
+    TF_RETURN_IF_ERROR(expect_no_bias(expected.module));
+  } else {
     TF_ASSIGN_OR_RETURN(bias, require(projection.bias));
     if (!is_float(bias->dtype) || bias->shape != std::vector<int64_t>{expected.num_matrices, expected.out})
       return corrupt("{}: {}, expected BF16, F16 or F32 [{}, {}] ({})", display_name(projection.bias),

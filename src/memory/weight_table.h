@@ -39,14 +39,15 @@ struct RowPieces {
 
 /// The experts of a layer, in any of these spellings below `module` ("layers.3.mlp"), each plain or
 /// quantized:
-///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX); without gates also fc1 (up) and
-///   fc2 (down) experts.{gate_proj,up_proj,down_proj}     stacked [X, out, in], with or without `.weight`
+///   switch_mlp.{gate_proj,up_proj,down_proj}  stacked [X, out, in] (MLX)
+///   switch_mlp.{fc1,fc2}                      the same without gates: up and down
+///   experts.{gate_proj,up_proj,down_proj}     stacked [X, out, in], with or without `.weight`
 ///   experts.{gate_up_proj,down_proj}          stacked, gate rows before up rows, with or without `.weight`
 ///   experts.N.{gate_proj,up_proj,down_proj}   one by one (Hugging Face)
 /// and where the family interleaves gate and up (GPT-OSS):
-///   experts.{gate_up_proj,down_proj}                  [X, in, out], columns gate, up, gate, ...
-///   experts.{gate_up_proj,down_proj}_{blocks,scales}  MXFP4 [X, out, in/32, 16] and [X, out, in/32], rows
-///   likewise
+///   experts.{gate_up_proj,down_proj}          [X, in, out], columns gate, up, gate, ...
+///   experts.{gate_up_proj,down_proj}_blocks   MXFP4 [X, out, in/32, 16], rows gate, up, gate, ...
+///   experts.{gate_up_proj,down_proj}_scales   of those, [X, out, in/32]
 /// Biases are `.bias` beside the `.weight`s, or `gate_up_proj_bias` and `down_proj_bias`.
 struct ExpertsDeclaration {
   std::string module;
@@ -162,6 +163,8 @@ class WeightTable {
   Result<Stored> find_matrix(const Expected& expected) const;
   Result<LinearSpec> describe_packed(const Stored& stored, const Expected& expected) const;
   Result<TensorSlice> find_vector(std::string_view name, int64_t size) const;
+  Status expect_no_bias(const std::string& module) const;
+  LinearId add(int layer, Result<LinearBinding> binding);
   Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;
   Result<LinearBinding> bind_rows(const LinearDeclaration& whole, const RowPieces& rows) const;
   Result<double> read_mean(const std::string& name) const;

@@ -76,6 +76,9 @@ VectorBinding bias_vector(const LinearBinding& linear) {
   return vector;
 }
 
+/// Of a float matrix without gaps.
+int64_t matrix_bytes(const LinearSpec& spec) { return spec.out * spec.in * dtype_bytes(spec.dtype); }
+
 /// One step of loading: the bytes of a matrix or of a vector, to one place on the device.
 struct Job {
   const LinearBinding* linear = nullptr;  ///< Matrix with its bias, or
@@ -86,6 +89,15 @@ struct Job {
   int64_t checkpoint_bytes() const {
     if (vector != nullptr) return vector->values.bytes;
     return linear->weight.bytes + linear->scales.bytes + linear->biases.bytes + linear->bias.bytes;
+  }
+  /// Bytes that loading holds at most: those, the spans that pieces are cut out of, and a matrix being
+  /// turned.
+  int64_t host_bytes() const {
+    if (vector != nullptr) return vector->values.bytes;
+    int64_t bytes = checkpoint_bytes();
+    for (const TensorSlice* slice : {&linear->weight, &linear->scales, &linear->biases})
+      if (slice->piece_bytes > 0) bytes += slice->span_bytes();
+    return linear->transposed_step > 0 ? bytes + matrix_bytes(linear->spec) : bytes;
   }
   const TensorSlice& first_slice() const { return vector != nullptr ? vector->values : linear->weight; }
   const std::string& name() const { return vector != nullptr ? vector->name : linear->name; }
@@ -117,6 +129,11 @@ class Loader {
   }
 
  private:
+  struct FreeAligned {
+    void operator()(std::byte* block) const { ::operator delete[](block, std::align_val_t(kAlignment)); }
+  };
+  using HostBlock = std::unique_ptr<std::byte[], FreeAligned>;
+
   void work() {
     for (;;) {
       const size_t index = next_job_.fetch_add(1);
@@ -150,7 +167,7 @@ class Loader {
   }
 
   Status load(const Job& job) {
-    const int64_t bytes = job.checkpoint_bytes();
+    const int64_t bytes = job.host_bytes();
     gate_.acquire(bytes);
     Status status =
         job.vector != nullptr ? load_vector(*job.vector, job.to) : load_linear(*job.linear, job.to);
@@ -173,22 +190,23 @@ class Loader {
   /// The pieces of a slice, one after the other.
   Status read_slice(const TensorSlice& slice, std::span<std::byte> to) {
     if (slice.piece_bytes == 0) return checkpoint_.read(*slice.tensor, slice.first_byte, to);
-    std::vector<std::byte> span(slice.span_bytes());
-    TF_RETURN_IF_ERROR(checkpoint_.read(*slice.tensor, slice.first_byte, span));
-    const int64_t num_pieces = slice.bytes / slice.piece_bytes;
+    const int64_t span_bytes = slice.span_bytes(), num_pieces = slice.bytes / slice.piece_bytes;
+    TF_ASSIGN_OR_RETURN(const HostBlock span, allocate_host(span_bytes));
+    TF_RETURN_IF_ERROR(
+        checkpoint_.read(*slice.tensor, slice.first_byte, {span.get(), static_cast<size_t>(span_bytes)}));
     for (int64_t i = 0; i < num_pieces; ++i)
-      std::memcpy(to.data() + i * slice.piece_bytes, span.data() + i * slice.stride_bytes, slice.piece_bytes);
+      std::memcpy(to.data() + i * slice.piece_bytes, span.get() + i * slice.stride_bytes, slice.piece_bytes);
     return {};
   }
 
   /// A float matrix stored input by input, as [out, in] (LinearBinding::transposed_step).
   Status read_transposed(const LinearBinding& linear, std::span<std::byte> to) {
     const TensorSlice& slice = linear.weight;
-    std::vector<std::byte> pieces(slice.bytes);
-    TF_RETURN_IF_ERROR(read_slice(slice, pieces));
+    TF_ASSIGN_OR_RETURN(const HostBlock pieces, allocate_host(slice.bytes));
+    TF_RETURN_IF_ERROR(read_slice(slice, {pieces.get(), static_cast<size_t>(slice.bytes)}));
     const int64_t element = dtype_bytes(linear.spec.dtype), in = linear.spec.in;
     for (int64_t k = 0; k < in; ++k) {
-      const std::byte* piece = pieces.data() + k * slice.piece_bytes;
+      const std::byte* piece = pieces.get() + k * slice.piece_bytes;
       for (int64_t j = 0; j < linear.spec.out; ++j)
         std::memcpy(to.data() + (j * in + k) * element, piece + j * linear.transposed_step * element,
                     element);
@@ -201,7 +219,7 @@ class Loader {
     std::span<std::byte> parts[3];
     const bool is_transposed = linear.transposed_step > 0;
     int64_t sizes[3] = {linear.weight.bytes, linear.scales.bytes, linear.biases.bytes};
-    if (is_transposed) sizes[0] = linear.spec.out * linear.spec.in * dtype_bytes(linear.spec.dtype);
+    if (is_transposed) sizes[0] = matrix_bytes(linear.spec);
     int64_t bytes = 0;
     for (const int64_t size : sizes) bytes += aligned(size);
     TF_ASSIGN_OR_RETURN(const HostBlock stored, allocate_host(bytes));
@@ -227,11 +245,6 @@ class Loader {
     packer_.pack(spec, source, {packed.get(), static_cast<size_t>(bytes)});
     return device_.copy_to_device(to, packed.get(), bytes);
   }
-
-  struct FreeAligned {
-    void operator()(std::byte* block) const { ::operator delete[](block, std::align_val_t(kAlignment)); }
-  };
-  using HostBlock = std::unique_ptr<std::byte[], FreeAligned>;
 
   static Result<HostBlock> allocate_host(int64_t bytes) {
     void* block = ::operator new[](bytes, std::align_val_t(kAlignment), std::nothrow);

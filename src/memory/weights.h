@@ -45,9 +45,8 @@ class Weights {
  public:
   /// Reads every slice of the manifest once, packs matrices with `packer` and places all on `device`. Fails
   /// whole: nothing is kept of a load that fails. Reads and packs on several threads, at most
-  /// kMaxInFlightBytes (or one matrix, where that is larger) of checkpoint bytes in memory beside what is
-  /// resident. The checkpoint may be closed afterwards. A matrix that the packer does not take is
-  /// kUnsupported by name.
+  /// kMaxInFlightBytes (or one matrix, where that is larger) of read bytes in memory beside what is resident.
+  /// The checkpoint may be closed afterwards. A matrix that the packer does not take is kUnsupported by name.
   static Result<std::unique_ptr<Weights>> load(const Checkpoint& checkpoint, const Manifest& manifest,
                                                const WeightPacker& packer, Device& device,
                                                const WeightLoadOptions& options);

@@ -255,6 +255,18 @@ TEST(WeightTable, RowsAreCheckedAgainstTheWholeMatrix) {
   EXPECT_EQ(table.status().message(), "toy: layer 0 a: shape [6, 8], expected [4, 8] (model.safetensors)");
 }
 
+TEST(WeightTable, RowsOfAMatrixWithABiasAreRefused) {
+  CheckpointBuilder builder;
+  builder.add("model.layers.0.a.weight", DType::kBF16, {4, 8})
+      .add("model.layers.0.a.bias", DType::kBF16, {4});
+  const Checkpoint checkpoint = builder.open();
+  const QuantizationConfig none;
+  WeightTable table("toy", checkpoint, none);
+  table.linear_rows(0, {"layers.0.a", 4, 8}, {.piece_rows = 2});
+  EXPECT_THAT(table.status().message(),
+              HasSubstr("layers.0.a.bias, a bias that the config does not announce"));
+}
+
 TEST(WeightTable, WhatMustBeAbsentIsRefusedWithItsReason) {
   CheckpointBuilder builder;
   builder.add("model.layers.2.norm.weight", DType::kF32, {4});
@@ -268,7 +280,6 @@ TEST(WeightTable, WhatMustBeAbsentIsRefusedWithItsReason) {
 }
 
 // ---- experts: 3 of them, gate and up [2, 32], down [32, 2] or, packed, intermediate 32
-// -------------------------------
 
 ExpertsDeclaration experts_of(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size) {
   return {"layers.1.mlp", num_experts, hidden_size, intermediate_size};
@@ -389,6 +400,22 @@ TEST(WeightTable, ExpertsThatDoNotFitAreRefused) {
   CheckpointBuilder stacked;
   stacked.add("model.layers.1.mlp.switch_mlp.gate_proj.weight", DType::kBF16, {3, 2, 32});
   EXPECT_THAT(refusal_of(stacked, {}), AllOf(HasSubstr("[3, 2, 32]"), HasSubstr("expected [2, 2, 32]")));
+}
+
+TEST(WeightTable, StackedExpertsWithABiasThatNobodyAnnouncedAreRefused) {
+  for (const char* bias : {"gate_up_proj_bias", "gate_up_proj.bias"}) {
+    const std::string experts = "layers.1.mlp.experts.";
+    CheckpointBuilder builder;
+    builder.add("model." + experts + "gate_up_proj", DType::kBF16, {2, 4, 32})
+        .add("model." + experts + bias, DType::kBF16, {2, 4})
+        .add("model." + experts + "down_proj", DType::kBF16, {2, 32, 2});
+    const Checkpoint checkpoint = builder.open();
+    const QuantizationConfig none;
+    WeightTable table("toy", checkpoint, none);
+    table.experts(1, experts_of(2, 32, 2));
+    EXPECT_THAT(table.status().message(),
+                HasSubstr(experts + bias + ", a bias that the config does not announce"));
+  }
 }
 
 }  // namespace
