@@ -194,9 +194,7 @@ Result<std::unique_ptr<Model>> make_gpt_oss(const ModelSource& source) {
   spec.max_position_embeddings = lengths.max_position_embeddings;
   spec.activation_dtype = activation_dtype(source.config, source.options.compute_f32);
   spec.kv_layers.assign(c.num_layers, {c.heads.num_kv_heads, c.heads.head_dim, spec.activation_dtype});
-  for (int64_t window : c.windows)
-    spec.layers.push_back(
-        {window > 0 ? MixerKind::kWindowAttention : MixerKind::kAttention, MlpKind::kExperts});
+  for (int64_t window : c.windows) spec.layers.push_back({attention_kind(window), MlpKind::kExperts});
   return std::unique_ptr<Model>(new GptOss(std::move(c), std::move(rotary), std::move(spec), source.table));
 }
 

@@ -1,6 +1,5 @@
 // Nemotron-H (NemotronHForCausalLM): a stack in which every layer is one mixer, Mamba-2, attention without
-// positions, an MLP or a mixture of experts (NVIDIA 2025, arXiv:2504.03624 and the Nemotron 3 reports).
-// Facts: specs/nemotron.md.
+// positions, an MLP or a mixture of experts (NVIDIA 2025, arXiv:2504.03624). Facts: specs/nemotron.md.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -55,6 +55,14 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
   // A dense layer and one of 6 experts, whose router mlx-lm leaves as it is.
   EXPECT_EQ(formats_of(root + "glm4_moe/mlx_4bit"),
             (Formats{{"affine 4-bit g32 bf16", 2 + 2 * 4 + 3 + 3 * 6 + 3}, {"bf16", 1}}));
+  // Four layers of 6 experts; embedding, head and attention; routers, which mlx-lm gives 8 bits.
+  EXPECT_EQ(
+      formats_of(root + "gpt_oss/mlx_mxfp4_4bit"),
+      (Formats{{"mxfp4", 4 * 3 * 6}, {"affine 4-bit g64 bf16", 2 + 4 * 4}, {"affine 8-bit g64 bf16", 4}}));
+  // Embedding and head, Mamba-2, attention, latent projections, a shared expert and 5 others; the router
+  // stays.
+  EXPECT_EQ(formats_of(root + "nemotron_h/mlx_4bit"),
+            (Formats{{"affine 4-bit g32 bf16", 2 + 2 + 4 + 2 + 2 + 2 * 5}, {"bf16", 1}}));
   // Of each format's entries in mlx_fixture.py: two MoE layers of 6 experts and a dense one.
   EXPECT_EQ(
       formats_of(root + "qwen3_moe/mlx_mixed"),
