@@ -63,6 +63,17 @@ TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
   // stays.
   EXPECT_EQ(formats_of(root + "nemotron_h/mlx_4bit"),
             (Formats{{"affine 4-bit g32 bf16", 2 + 2 + 4 + 2 + 2 + 2 * 5}, {"bf16", 1}}));
+  // Embedding and head, a delta net of 7 (q, k and v apart), attention, two MLPs; inputs of 96 stay.
+  EXPECT_EQ(formats_of(root + "qwen3_5/mlx_8bit"),
+            (Formats{{"affine 8-bit g64 bf16", 2 + 7 + 4 + 2 * 2}, {"bf16", 2}}));
+  // The same with 5 experts and a shared one in both layers; router and shared gate have 8 bits.
+  EXPECT_EQ(formats_of(root + "qwen3_5_moe/mlx_4bit"),
+            (Formats{{"affine 4-bit g32 bf16", 2 + 7 + 4 + 2 * 3 * 6}, {"affine 8-bit g64 bf16", 2 * 2}}));
+  // Two delta nets, whose out_proj stays; attention; a dense layer and two of 5 experts and a shared one.
+  EXPECT_EQ(formats_of(root + "qwen3_next/mlx_4bit"),
+            (Formats{{"affine 4-bit g32 bf16", 2 + 2 * 6 + 4 + 3 + 2 * 3 * 6},
+                     {"affine 8-bit g64 bf16", 2 * 2},
+                     {"bf16", 2}}));
   // Of each format's entries in mlx_fixture.py: two MoE layers of 6 experts and a dense one.
   EXPECT_EQ(
       formats_of(root + "qwen3_moe/mlx_mixed"),
