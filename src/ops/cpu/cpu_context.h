@@ -55,9 +55,14 @@ class Workspace {
 /// The first feature that `isa` needs and this CPU lacks; empty when it can run here.
 std::string_view missing_feature(CpuIsa isa);
 
+/// From so many rows on a product is limited by its multiplications, below by reading weights.
+inline constexpr int64_t kManyRows = 4;
+
 /// One per CpuOps, handed to every op.
 struct CpuContext {
   CpuIsa isa;  ///< A concrete set, never kBest.
+  /// The set whose kernels linear() takes for kManyRows rows and more: `isa`, or one that multiplies faster.
+  CpuIsa many_rows_isa;
   ThreadPool pool;
   Workspace workspace;
 };

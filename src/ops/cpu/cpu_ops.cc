@@ -6,6 +6,7 @@
 #include "ops/cpu/causal_conv.h"
 #include "ops/cpu/embed.h"
 #include "ops/cpu/experts.h"
+#include "ops/cpu/fastest_multiplier.h"
 #include "ops/cpu/gated_delta.h"
 #include "ops/cpu/gated_rms_norm.h"
 #include "ops/cpu/gather_rows.h"
@@ -24,7 +25,8 @@
 
 namespace tensorfold {
 
-CpuOps::CpuOps(CpuIsa isa, int num_threads) : context_{isa, ThreadPool(num_threads), {}} {
+CpuOps::CpuOps(CpuIsa isa, CpuIsa many_rows_isa, int num_threads)
+    : context_{isa, many_rows_isa, ThreadPool(num_threads), {}} {
   info_.name = "cpu";
   info_.arithmetic_id = "cpu/1";
   info_.isa = cpu_isa_name(isa);
@@ -101,6 +103,7 @@ void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const Samp
 }
 
 Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa) {
+  CpuIsa many_rows_isa = isa;
   if (isa == CpuIsa::kBest) {
     const std::vector<CpuIsa> supported = supported_cpu_isas();
 #if defined(__x86_64__)
@@ -110,12 +113,14 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa) {
     }
 #endif
     isa = supported.front();
+    static const CpuIsa fastest = cpu::fastest_multiplier(isa);  // a CPU does not change
+    many_rows_isa = fastest;
   }
   if (const std::string_view missing = cpu::missing_feature(isa); !missing.empty()) {
     return unsupported("instruction set {} needs {}, which this CPU lacks", cpu_isa_name(isa), missing);
   }
   if (num_threads == 0) num_threads = num_usable_cpus();
-  return std::unique_ptr<Ops>(std::make_unique<CpuOps>(isa, num_threads));
+  return std::unique_ptr<Ops>(std::make_unique<CpuOps>(isa, many_rows_isa, num_threads));
 }
 
 }  // namespace tensorfold

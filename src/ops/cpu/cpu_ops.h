@@ -46,8 +46,8 @@ namespace tensorfold {
 /// Owned by its user; one thread at a time calls the ops, which use the instance's own team of threads.
 class CpuOps final : public Ops {
  public:
-  /// `isa` must be one of supported_cpu_isas(); num_threads >= 1.
-  CpuOps(CpuIsa isa, int num_threads);
+  /// Both sets must be of supported_cpu_isas() (CpuContext says what they are for); num_threads >= 1.
+  CpuOps(CpuIsa isa, CpuIsa many_rows_isa, int num_threads);
 
   Status check_linear(const LinearSpec& spec) const override;
   int64_t packed_bytes(const LinearSpec& spec) const override;

@@ -48,11 +48,13 @@ struct Product {
 
 Product make_product(CpuContext& cpu, LinearRows& rows, DType activation, const LinearJob& job) {
   const LinearSpec& spec = job.call.weight.spec;
-  Product product{.call = job.call,
-                  .layout = LinearLayout(spec),
-                  .kernels = linear_kernels(cpu.isa, spec, activation),
-                  .num_rows = job.call.out.num_rows(),
-                  .out_element_bytes = dtype_bytes(job.call.out.dtype)};
+  const int64_t num_rows = job.call.out.num_rows();
+  Product product{
+      .call = job.call,
+      .layout = LinearLayout(spec),
+      .kernels = linear_kernels(num_rows >= kManyRows ? cpu.many_rows_isa : cpu.isa, spec, activation),
+      .num_rows = num_rows,
+      .out_element_bytes = dtype_bytes(job.call.out.dtype)};
   product.shape = {.columns = product.layout.padded_columns,
                    .segment_columns = product.layout.segment_columns,
                    .group_columns = spec.group_size,
