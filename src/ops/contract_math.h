@@ -1,11 +1,11 @@
-// The project's own elementary functions: the only ones on the path to a row's bits (arithmetic.md, "The rest").
-// Every operation is an explicit fma, add, multiply, division or square root, so a vector unit or a GPU that follows
-// the same lines gives the same bits; ops/cpu/simd_math-inl.h does, lane by lane. Plain functions, usable in CUDA
-// device code compiled with -fmad=false.
+// The project's own elementary functions: the only ones on the path to a row's bits (arithmetic.md, "The
+// rest"). Every operation is an explicit fma, add, multiply, division or square root, so a vector unit or a
+// GPU that follows the same lines gives the same bits; ops/cpu/simd_math-inl.h does, lane by lane. Plain
+// functions, usable in CUDA device code compiled with -fmad=false.
 //
-// fp32 functions assume that denormals are flushed (base/fp_env.h) and never return one. A NaN gives some NaN.
-// Errors below are the largest measured by tests/ops/contract_math_test.cc, in units of the last place of the result:
-// fp32 over every 37th float of all, f64 over 3 million points a function against long double.
+// fp32 functions assume that denormals are flushed (base/fp_env.h) and never return one. A NaN gives some
+// NaN. Errors below are the largest measured by tests/ops/contract_math_test.cc, in units of the last place
+// of the result: fp32 over every 37th float of all, f64 over 3 million points a function against long double.
 // Coefficients: tools/contract_math_coefficients.py.
 #pragma once
 
@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <cstring>
 
-// Always inlined: inside a function compiled for an instruction set with fma, fma is then an instruction, elsewhere a
-// call of the C library; the bits are the same.
+// Always inlined: inside a function compiled for an instruction set with fma, fma is then an instruction,
+// elsewhere a call of the C library; the bits are the same.
 #ifdef __CUDACC__
 #define TF_CONTRACT_FUNCTION __host__ __device__ __forceinline__
 #else
@@ -125,7 +125,8 @@ TF_CONTRACT_FUNCTION float exp2_f32(float x) {
   if (x >= contract::kExp2High) return bits_as<float>(0x7f800000u);
   const float rounded = x + contract::kRoundF32;
   const float f = x - (rounded - contract::kRoundF32);
-  return contract::scale_by_power(contract::fused(f, contract::horner(f, contract::exp2_coefficients()), 1.0f), rounded);
+  return contract::scale_by_power(
+      contract::fused(f, contract::horner(f, contract::exp2_coefficients()), 1.0f), rounded);
 }
 
 /// e^x. 0 below -126 ln2, infinity from 128 ln2. Error at most 1.1 ulp.
@@ -185,7 +186,8 @@ TF_CONTRACT_FUNCTION float tanh_f32(float x) {
   return bits_as<float>(bits_as<uint32_t>(y) | sign);
 }
 
-/// The tanh form of GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+/// The tanh form of GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715
+/// x^3))).
 TF_CONTRACT_FUNCTION float gelu_tanh_f32(float x) {
   const float inner = contract::fused(contract::kGeluCubic * x, x * x, x);
   return (0.5f * x) * (1.0f + tanh_f32(contract::kSqrtTwoOverPi * inner));
@@ -245,8 +247,8 @@ TF_CONTRACT_FUNCTION double log_f64(double x) {
                          m.high + contract::fused(d.exponent, contract::kLn2LowF64, m.low));
 }
 
-/// base^exponent for a positive normal base: 2^(exponent log2 base) with the logarithm to 2^-66. Error at most 1.4 ulp
-/// where |exponent log2 base| < 64.
+/// base^exponent for a positive normal base: 2^(exponent log2 base) with the logarithm to 2^-66. Error at
+/// most 1.4 ulp where |exponent log2 base| < 64.
 TF_CONTRACT_FUNCTION double pow_f64(double base, double exponent) {
   const contract::Decomposed d = contract::decompose(base);
   const contract::Double2 m = contract::log_of_mantissa(d.mantissa);
@@ -268,8 +270,8 @@ struct SinCos {
 };
 
 TF_CONTRACT_FUNCTION SinCos sincos_f64(double x) {
-  // Cody and Waite with fma: x - n (pi/2) as an unevaluated sum. The first step is exact: n pi/2's leading part and x
-  // are multiples of 2^-53 and their difference is below 1.
+  // Cody and Waite with fma: x - n (pi/2) as an unevaluated sum. The first step is exact: n pi/2's leading
+  // part and x are multiples of 2^-53 and their difference is below 1.
   const double rounded = contract::fused(x, contract::kTwoOverPi, contract::kRoundF64);
   const double n = rounded - contract::kRoundF64;
   const uint64_t quadrant = bits_as<uint64_t>(rounded) & 3;

@@ -35,7 +35,7 @@ struct SequenceRows {
   /// Page of position p is page_table[p / kPageTokens]; covers at least first_pos + num_rows positions. Host
   /// memory.
   const int32_t* page_table = nullptr;
-  /// The sequence's slot in every RecurrentStates; -1 in models without recurrent layers.
+  /// The sequence's slot in every RecurrentStates; not read in models without recurrent layers.
   int32_t state_slot = -1;
 };
 
@@ -80,7 +80,6 @@ struct RecurrentShape {
 
   int64_t conv_floats() const { return (conv_taps - 1) * conv_channels; }
   int64_t matrix_floats() const { return num_heads * key_dim * value_dim; }
-  int64_t bytes() const { return 4 * (conv_floats() + matrix_floats()); }
   friend bool operator==(const RecurrentShape&, const RecurrentShape&) = default;
 };
 
@@ -108,8 +107,8 @@ struct LinearCall {
 
 struct RmsNormOptions {
   float eps = 1e-6f;
-  bool accumulate =
-      false;  ///< Adds to `out`, which must be f32: a norm between a block and the residual stream.
+  /// Adds to `out`, which must be f32: a norm between a block and the residual stream.
+  bool accumulate = false;
 };
 
 /// gated_rms_norm(): see there.
@@ -278,15 +277,16 @@ class Ops : public WeightPacker {
 
   /// Scales each row of x to unit root mean square, then by weight:
   ///   out[t,e] = (x[t,e] * (1 / sqrt(mean_e(x[t,e]^2) + eps))) * weight[e]
+  /// or, accumulating, out[t,e] plus that.
   /// x [T, E] f32; out [T, E] f32 (may be x) or activation dtype; weight [E] f32. Sum of squares in the order
-  /// of arithmetic.md, "The rest"; the mean is the sum times the fp32 reciprocal of E. or, accumulating, that
-  /// added to out[t,e]. Source: Zhang & Sennrich 2019 (arXiv:1910.07467).
+  /// of arithmetic.md, "The rest"; the mean is the sum times the fp32 reciprocal of E.
+  /// Source: Zhang & Sennrich 2019 (arXiv:1910.07467).
   virtual void rms_norm(View out, View x, View weight, const RmsNormOptions& options) = 0;
 
   /// The norm of rms_norm() over each group of a row, with a gate before or after it:
   ///   kNormThenGate: out = ((x * inverse) * weight) * silu(gate)          gated DeltaNet, a group is a head
-  ///   kGateThenNorm: v = x * silu(gate);  out = (v * inverse) * weight    Mamba-2 (Dao & Gu 2024,
-  ///   arXiv:2405.21060)
+  ///   kGateThenNorm: v = x * silu(gate);  out = (v * inverse) * weight    Mamba-2
+  /// Sources: Yang et al. 2024 (arXiv:2412.06464), Dao & Gu 2024 (arXiv:2405.21060).
   virtual void gated_rms_norm(const GatedRmsNormCall& call) = 0;
 
   /// out = W x + b for each call, all of the same x [T, in] (activation dtype). Several calls share one
@@ -294,9 +294,8 @@ class Ops : public WeightPacker {
   virtual void linear(View x, std::span<const LinearCall> calls) = 0;
 
   /// Cosine and sine of the angles positions[t] * inv_freq[j], times `multiplier`:
-  ///   cos, sin [T, R/2] f32; inv_freq host, f64 [R/2]. Angle, cosine and sine are computed in f64 and the
-  ///   product
-  /// with the multiplier rounded once.
+  ///   cos, sin [T, R/2] f32; inv_freq host, f64 [R/2]
+  /// Angle, cosine and sine are computed in f64 and the product with the multiplier rounded once.
   virtual void rope_table(View cos, View sin, std::span<const int32_t> positions,
                           std::span<const double> inv_freq, double multiplier) = 0;
 
@@ -318,19 +317,19 @@ class Ops : public WeightPacker {
   ///   in a span, from m = -inf, l = 0, o = 0, per tile of 64 keys:
   ///     s = c * (q.k);  m' = max(m, max s);  a = 2^(m - m');  p = 2^(s - m')
   ///     l = fma(l, a, sum p), sum p a short sum over the 64 fp32 values by slot;  o = a * o
-  ///     keys in pairs ascending: o = fma(p[2i+1], v[2i+1], o), o = fma(p[2i], v[2i], o), p rounded to the
-  ///     pages' dtype
+  ///     keys in pairs ascending: o = fma(p[2i+1], v[2i+1], o), o = fma(p[2i], v[2i], o);
+  ///     p is rounded to the pages' dtype
   ///   a key out of sight, whatever its slot holds, has p = +0 and v = +0
-  ///   spans merge into the first one the row sees, ascending: m' = max(m, m_i);  a = 2^(m - m');  b = 2^(m_i
-  ///   - m')
+  ///   spans merge into the first one the row sees, ascending:
+  ///     m' = max(m, m_i);  a = 2^(m - m');  b = 2^(m_i - m')
   ///     l = fma(l_i, b, l * a);  o = fma(o_i, b, o * a)
   ///   a sink is one more span, the last: m = sink*log2(e), l = 1, o = 0;  out = o / l
   /// Span borders: ops/attention_order.h.
   virtual void attention(const AttentionCall& call) = 0;
 
   /// Causal depthwise convolution over the rows of each sequence, then SiLU:
-  ///   y from bias[c] (or +0), taps ascending: y = fma(weight[j,c], x[p - taps + 1 + j, c], y);  out =
-  ///   silu(y)
+  ///   y from bias[c] (or +0), taps ascending: y = fma(weight[j,c], x[p - taps + 1 + j, c], y)
+  ///   out = silu(y)
   /// Rows before position 0 are +0; rows of earlier passes come from `states`, which keeps the last taps - 1.
   virtual void causal_conv(const CausalConvCall& call) = 0;
 
@@ -355,8 +354,9 @@ class Ops : public WeightPacker {
   ///   kSilu: silu(gate) * up, silu(x) = x * sigmoid(x)
   ///   kGeluTanh: (0.5 * gate) * (1 + tanh(c0 * fma(c1 * gate, gate * gate, gate))) * up, c0 = sqrt(2/pi),
   ///     c1 = 0.044715, multiplied from left to right
-  ///   kClampedSilu: g = min(gate, limit), u = min(max(up, -limit), limit): (u + 1) * (g * sigmoid(alpha *
-  ///   g)) kRelu2: r * r, r = max(up, 0)
+  ///   kClampedSilu: (u + 1) * (g * sigmoid(alpha * g)),
+  ///     g = min(gate, limit), u = min(max(up, -limit), limit)
+  ///   kRelu2: r * r, r = max(up, 0)
   virtual void mlp_activation(View out, View gate, View up, const MlpActivation& activation) = 0;
 
   /// out[t,i] = x[t,i] * sigmoid(gate of head i / head_dim, element i % head_dim); out and x [T, H*D]
@@ -372,12 +372,14 @@ class Ops : public WeightPacker {
 
   /// The k experts of each row and their weights, in the order of choice (score descending, index ascending);
   /// sums are short sums, those over the chosen in their order.
-  ///   kSoftmax: p = e^(x - max x) / sum e^(x - max x), the k largest; weight = p, normalized p / sum of the
-  ///   k kSoftmaxOfChosen: the k largest x; weight = e^(x - max x) / sum of the k kSigmoid: p = sigmoid(x), q
-  ///   = p + correction; only groups_kept groups stay, by (sum of their two largest q
-  ///     descending, index ascending); the k largest q; weight = p, normalized p / (sum of the k + 1e-20)
-  /// then weight * scale. k = expert_ids.dim(1). A row with a NaN has NaN weights and some k different
-  /// experts, the same on every instruction set.
+  ///   kSoftmax: p = e^(x - max x) / sum e^(x - max x), the k largest; weight = p
+  ///     normalized: p / sum of the k
+  ///   kSoftmaxOfChosen: the k largest x; weight = e^(x - max x) / sum of the k
+  ///   kSigmoid: p = sigmoid(x), q = p + correction; only groups_kept groups stay, by (sum of their two
+  ///     largest q descending, index ascending); the k largest q; weight = p
+  ///     normalized: p / (sum of the k + 1e-20)
+  /// then weight * scale. k = expert_ids.dim(1). Where any logit of a row (plus correction) is NaN, all its
+  /// weights are NaN, and its experts some k different ones, the same on every instruction set.
   virtual void route(const RouteCall& call) = 0;
 
   /// out[t] += sum over j ascending of expert_weights[t,j] * down_e(activation(gate_e x, up_e x)), e =

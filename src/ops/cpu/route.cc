@@ -13,6 +13,7 @@
 #define TENSORFOLD_OPS_CPU_ROUTE_TYPES_
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tensorfold::cpu {
 
@@ -187,6 +188,7 @@ struct RouteRow {
   int32_t* keys;  ///< Of best_of().
 };
 
+/// The row's experts, and their scores as weights: NaN where any score is.
 void choose(const RouteCall& call, int64_t t, const RouteRow& row, BestOf best_of) {
   const int64_t n = call.router_logits.dim(1), k = call.expert_ids.dim(1);
   const Allowed experts{row.allowed, n};
@@ -199,10 +201,13 @@ void choose(const RouteCall& call, int64_t t, const RouteRow& row, BestOf best_o
   const bool in_groups = call.groups_kept < call.num_groups;
   if (in_groups) keep_best_groups(call, by, experts, row.group_scores, row.groups);
   int32_t* ids = call.expert_ids.row<int32_t>(t);
-  if (!best_of(ids, k, by, in_groups ? row.allowed : nullptr, n, row.keys)) {
-    for (int64_t j = 0; j < k; ++j) ids[j] = static_cast<int32_t>(take_best(by, experts));
+  float* weights = call.expert_weights.row<float>(t);
+  if (best_of(ids, k, by, in_groups ? row.allowed : nullptr, n, row.keys)) {
+    for (int64_t j = 0; j < k; ++j) weights[j] = row.p[ids[j]];
+    return;
   }
-  for (int64_t j = 0; j < k; ++j) call.expert_weights.row<float>(t)[j] = row.p[ids[j]];
+  for (int64_t j = 0; j < k; ++j) ids[j] = static_cast<int32_t>(take_best(by, experts));
+  std::fill_n(weights, k, std::numeric_limits<float>::quiet_NaN());
 }
 
 void finish_weights(const RouteCall& call, float* weights) {

@@ -1,7 +1,6 @@
 // causal_conv, gated_delta and mamba2 by their formulas in ops.h: each sequence's rows in order, from its
 // slot and back.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
@@ -13,32 +12,12 @@ namespace tensorfold {
 namespace {
 
 using contract::fused;
-
-/// The order of sums over the key dimension: term i goes to partial i mod 8, then halving.
-class KeySum {
- public:
-  void add_product(float left, float right) {
-    float& partial = partials_[count_++ % kPartials];
-    partial = fused(left, right, partial);
-  }
-  float total() const {
-    std::array<float, kPartials> sum = partials_;
-    for (size_t half = kPartials / 2; half >= 1; half /= 2) {
-      for (size_t i = 0; i < half; ++i) sum[i] += sum[i + half];
-    }
-    return sum[0];
-  }
-
- private:
-  static constexpr size_t kPartials = 8;
-  std::array<float, kPartials> partials_{};
-  size_t count_ = 0;
-};
+using reference::KeySum;
 
 /// e^-(e^a_log * step).
 float decay(float a_log, float step) { return exp_f32(-(exp_f32(a_log) * step)); }
 
-/// Values `count` from `x`, scaled to unit length.
+/// The `count` values at `x`, scaled to unit length.
 std::vector<float> normalized(const float* x, int64_t count) {
   reference::ShortSum squares;
   for (int64_t i = 0; i < count; ++i) squares.add_square(x[i]);

@@ -30,14 +30,15 @@ inline float rounded_to(DType dtype, float value) {
   return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
 }
 
-/// The order of sums of squares, softmax denominators and the like (arithmetic.md, "The rest"): element i goes to
-/// partial i mod 32, then halving.
-class ShortSum {
+/// A sum in kPartials partial sums: term i goes to partial i mod kPartials, then halving.
+template <int kPartials>
+class HalvedSum {
  public:
   void add(float value) { next() += value; }
-  void add_square(float value) {
+  void add_square(float value) { add_product(value, value); }
+  void add_product(float left, float right) {
     float& partial = next();
-    partial = contract::fused(value, value, partial);
+    partial = contract::fused(left, right, partial);
   }
   float total() const {
     std::array<float, kPartials> sum = partials_;
@@ -48,10 +49,14 @@ class ShortSum {
   }
 
  private:
-  static constexpr int kPartials = 32;
   float& next() { return partials_[count_++ % kPartials]; }
   std::array<float, kPartials> partials_{};
   int64_t count_ = 0;
 };
+
+/// Sums of squares, softmax denominators and the like (arithmetic.md, "The rest").
+using ShortSum = HalvedSum<32>;
+/// Sums over the key dimension of a recurrent state (arithmetic.md, "Recurrences").
+using KeySum = HalvedSum<8>;
 
 }  // namespace tensorfold::reference

@@ -1,5 +1,6 @@
-// The definition of every op (arithmetic.md) in scalar fma and one thread: the oracle of the cpu backend, bit for bit.
-// Each op is one file of this folder; layouts (packed weights, KV pages) are those of the cpu backend.
+// The definition of every op (arithmetic.md) in scalar fma and one thread: the oracle of the cpu backend, bit
+// for bit. Each op is one file of this folder; layouts (packed weights, KV pages) are those of the cpu
+// backend.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,8 @@
 
 namespace tensorfold {
 
-/// Every op flushes denormals for its own duration, so any thread may call. Slow on purpose: no blocking, no SIMD.
+/// Every op flushes denormals for its own duration, so any thread may call. Slow on purpose: no blocking, no
+/// SIMD.
 class ReferenceOps final : public Ops {
  public:
   ReferenceOps();

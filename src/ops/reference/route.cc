@@ -1,5 +1,6 @@
 // route by its formulas in ops.h.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -68,12 +69,17 @@ Scores scores_of(const RouteCall& call, const Scores& logits) {
   return p;
 }
 
-std::vector<int32_t> choose(const RouteCall& call, const Scores& p) {
-  const int64_t k = call.expert_ids.dim(1);
-  if (call.scoring != RouterScoring::kSigmoid) return best(p, std::vector<bool>(p.size(), true), k);
+/// The scores by which experts are chosen.
+Scores corrected(const RouteCall& call, const Scores& p) {
   Scores q = p;
   for (size_t e = 0; call.correction_bias.data != nullptr && e < q.size(); ++e)
     q[e] = p[e] + call.correction_bias.row<const float>(0)[e];
+  return q;
+}
+
+std::vector<int32_t> choose(const RouteCall& call, const Scores& q) {
+  const int64_t k = call.expert_ids.dim(1);
+  if (call.scoring != RouterScoring::kSigmoid) return best(q, std::vector<bool>(q.size(), true), k);
   return best(q, experts_of_best_groups(q, call.num_groups, call.groups_kept), k);
 }
 
@@ -100,9 +106,14 @@ void ReferenceOps::route(const RouteCall& call) {
   for (int64_t t = 0; t < call.router_logits.dim(0); ++t) {
     const float* logits = call.router_logits.row<const float>(t);
     const Scores p = scores_of(call, Scores(logits, logits + call.router_logits.dim(1)));
-    const std::vector<int32_t> chosen = choose(call, p);
+    const Scores q = corrected(call, p);
+    const std::vector<int32_t> chosen = choose(call, q);
+    Scores weights = weights_of(call, p, chosen);
+    // Else an expert whose score is NaN would just never be chosen, and nobody would learn of it.
+    if (std::ranges::any_of(q, [](float score) { return std::isnan(score); }))
+      std::ranges::fill(weights, std::numeric_limits<float>::quiet_NaN());
     std::ranges::copy(chosen, call.expert_ids.row<int32_t>(t));
-    std::ranges::copy(weights_of(call, p, chosen), call.expert_weights.row<float>(t));
+    std::ranges::copy(weights, call.expert_weights.row<float>(t));
   }
 }
 
