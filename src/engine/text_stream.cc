@@ -51,12 +51,16 @@ void TextStream::parse(std::string_view text, const OutputMarker* marker) {
 void TextStream::add_output(std::vector<OutputPiece> pieces) {
   for (OutputPiece& piece : pieces) {
     if (stop_strings_.matched()) return;
-    if (piece.kind == OutputPiece::Kind::kContent)
+    if (piece.kind == OutputPiece::Kind::kContent) {
       append_output(output_, piece.kind, stop_strings_.push(piece.text));
-    else if (piece.kind == OutputPiece::Kind::kReasoning)
+    } else if (piece.kind == OutputPiece::Kind::kReasoning) {
       append_output(output_, piece.kind, piece.text);
-    else
+    } else {
+      // No content follows the last call, so what may have begun a stop string is none.
+      if (parser_->is_done() && &piece == &pieces.back())
+        append_output(output_, OutputPiece::Kind::kContent, stop_strings_.finish());
       output_.push_back(std::move(piece));
+    }
   }
 }
 

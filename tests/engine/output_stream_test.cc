@@ -39,9 +39,10 @@ const std::shared_ptr<const Tokenizer>& qwen3() {
   return tokenizer;
 }
 
-std::shared_ptr<const OutputFormat> format_of(const OutputSyntax& syntax) {
+std::shared_ptr<const OutputFormat> format_of(const OutputSyntax& syntax, int64_t max_calls) {
   auto format = std::make_shared<OutputFormat>();
   format->syntax = syntax;
+  format->max_calls = max_calls;
   format->tools = ToolSchemas(*parse_json(R"([{"type": "function", "function": {"name": "f"}}])"));
   if (syntax.is_harmony()) format->start = OutputFormat::Start::kHarmonyHeader;
   return format;
@@ -55,8 +56,9 @@ struct Reading {
 };
 
 Reading read(const std::shared_ptr<const Tokenizer>& tokenizer, const OutputSyntax& syntax,
-             const std::vector<int32_t>& tokens, const std::vector<std::string>& stop = {}) {
-  TextStream stream(tokenizer, stop, format_of(syntax));
+             const std::vector<int32_t>& tokens, const std::vector<std::string>& stop = {},
+             int64_t max_calls = -1) {
+  TextStream stream(tokenizer, stop, format_of(syntax, max_calls));
   Reading reading;
   const auto take = [&] {
     for (const OutputPiece& piece : stream.take_output()) {
@@ -150,6 +152,14 @@ TEST(OutputStream, FindsAStopStringInTextThatTheParserHeldBack) {
   EXPECT_TRUE(reading.stopped);
   EXPECT_THAT(read(qwen3(), kHermes, qwen3()->encode("ab", false), {"abc"}).pieces,
               ElementsAre(content("ab")));
+}
+
+TEST(OutputStream, KeepsTheContentBeforeALastCallThatBeginsAStopString) {
+  const std::string reply = "Wait.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\nMore.";
+  const Reading reading =
+      read(qwen3(), kHermes, qwen3()->encode(reply, false), {"Wait. Now"}, /*max_calls=*/1);
+  EXPECT_THAT(reading.pieces, ElementsAre(content("Wait."), call("f", "{}")));
+  EXPECT_TRUE(reading.stopped);
 }
 
 }  // namespace
