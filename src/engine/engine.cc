@@ -83,7 +83,8 @@ struct Engine::Impl {
   SequenceLimits limits;
   std::vector<int32_t> eos_ids;
 
-  // Engine thread only, once it runs. (Submitting threads make page tables of `pool`, but take no pages.)
+  // Engine thread only, once it runs. (Submitting threads make page tables of `pool` and state slots of
+  // `slots`, but take none.)
   std::unique_ptr<KvPagePool> pool;
   std::unique_ptr<StateSlotPool> slots;
   std::unique_ptr<PassRunner> runner;

@@ -32,8 +32,8 @@ struct Request {
   std::vector<std::string> stop;  ///< The reply ends before the first of these strings that it would contain.
   bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
   int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
-  /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With it,
-  /// stop strings are looked for in the content only, and the format's own end tokens end the reply too.
+  /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With
+  /// it, stop strings are looked for in the content only, and the format's own end tokens end the reply too.
   std::shared_ptr<const OutputFormat> format = {};
 };
 
@@ -90,10 +90,12 @@ struct EngineOptions {
   /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is
   /// less.
   int64_t context_tokens = 0;
-  /// Limit of all KV pages; resident memory grows to it only with use. 0: half of the memory that is free
-  /// once the model is loaded, and no more than max_sequences full contexts. When it is full, requests wait.
+  /// Limit of all KV pages and recurrent states; resident memory grows to it only with use. 0: half of the
+  /// memory that is free once the model is loaded, and no more than max_sequences full contexts. When it is
+  /// full, requests wait.
   int64_t kv_memory_bytes = 0;
-  /// Sequences in a pass; further requests wait.
+  /// Sequences in a pass; further requests wait. Fewer where their recurrent states would take more than half
+  /// of kv_memory_bytes.
   int64_t max_sequences = 64;
   /// Requests beyond max_sequences that may be outstanding; further ones are refused (kBusy).
   int64_t max_queued = 1024;

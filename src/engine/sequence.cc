@@ -66,7 +66,8 @@ Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink,
   }
   TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits));
 
-  auto sequence = std::make_unique<Sequence>(pool, slots, TextStream(tokenizer, request.stop, std::move(request.format)));
+  auto sequence =
+      std::make_unique<Sequence>(pool, slots, TextStream(tokenizer, request.stop, std::move(request.format)));
   sequence->num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
   sequence->seed = request.sampling.seed ? *request.sampling.seed : default_seed(request.prompt);
   sequence->tokens = std::move(request.prompt);

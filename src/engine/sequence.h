@@ -35,7 +35,7 @@ struct Sequence {
   int num_logprobs = -1;  ///< As Request.
   bool ignore_eos = false;
   PageTable pages;
-  StateSlot state;  ///< Held from admission on, where the model has recurrent layers.
+  StateSlot state;  ///< Held from admission to the end or to preemption; empty without recurrent layers.
   TextStream text;
   EventSink sink;
 

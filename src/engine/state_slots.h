@@ -29,7 +29,6 @@ class StateSlotPool {
   /// As State::recurrent_layers; valid as long as the pool.
   std::span<const RecurrentStates> layers() const { return layers_; }
 
-  int64_t num_slots() const { return num_slots_; }
   int64_t num_used() const { return num_slots_ - static_cast<int64_t>(free_.size()); }
   int64_t slot_bytes() const { return slot_bytes_; }
 

@@ -57,13 +57,13 @@ class CountingOps final : public Ops {
   void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
 
  private:
-  const Ops& real_;
   /// `numerator / denominator` of a matrix.
   void count(const LinearSpec& spec, int64_t numerator, int64_t denominator) {
     traffic_.weight_bytes += packed_bytes(spec) / denominator * numerator;
     traffic_.num_weights += spec.out * spec.in / denominator * numerator;
   }
 
+  const Ops& real_;
   DecodeTraffic traffic_;
 };
 

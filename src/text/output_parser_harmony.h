@@ -11,11 +11,11 @@
 
 namespace tensorfold {
 
-/// Messages on `analysis` are reasoning; those to `functions.NAME`, or to the bare name of a function that is
-/// offered, are calls; all others are content. Messages of one field are separated by an empty line. Lenient:
-/// a message that begins without its header's tokens is content, a missing <|end|> is supplied. A message to
-/// a recipient that is no call, is cut off or has no JSON object for arguments is content, with the words of
-/// its header. A header that is cut off is dropped.
+/// Messages on `analysis` are reasoning; those to `functions.NAME`, to the bare name of a function that is
+/// offered, or to any other name with a dot (`browser.search`), are calls; all others are content. Messages
+/// of one field are separated by an empty line. Lenient: a message that begins without its header's tokens is
+/// content, a missing <|end|> is supplied. A message to a recipient that is no call, is cut off or has no
+/// JSON object for arguments is content, with the words of its header. A header that is cut off is dropped.
 class HarmonyParser final : public OutputParser {
  public:
   explicit HarmonyParser(std::shared_ptr<const OutputFormat> format);
