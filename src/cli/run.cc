@@ -60,12 +60,12 @@ Status run_prompt(Engine& engine, const RunFlags& flags, const std::string& prom
                   .stop = {},
                   .format = std::move(made.format)};
   ReplyPrinter printer;
-  TF_ASSIGN_OR_RETURN(
-      const GeneratedReply reply,
+  Result<GeneratedReply> outcome =
       generate_reply(engine, std::move(request), nullptr, [&](std::string_view text, bool is_reasoning) {
         if (!flags.json) printer.print(text, is_reasoning);
-      }));
+      });
   printer.finish();
+  TF_ASSIGN_OR_RETURN(const GeneratedReply reply, std::move(outcome));
   flags.json ? print_json(reply) : fmt::print("\n");
   std::fflush(stdout);
   if (!flags.chat.quiet) fmt::print(stderr, "[{}]\n", speed_line(reply));
