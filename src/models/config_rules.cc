@@ -5,6 +5,13 @@
 
 namespace tensorfold {
 
+int64_t read_size(ConfigReader& config, std::string_view key, int64_t least, int64_t most) {
+  const int64_t size = config.positive_int(key);
+  if (size >= least && size <= most) return size;
+  config.fail(StatusCode::kUnsupported, key, fmt::format("expected {} to {}", least, most));
+  return least;
+}
+
 int64_t read_num_layers(ConfigReader& config) {
   const int64_t num_layers = config.positive_int("num_hidden_layers");
   if (num_layers <= kMaxLayers) return num_layers;

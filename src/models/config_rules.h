@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -15,6 +16,12 @@ namespace tensorfold {
 /// Limits of sanity: a config beyond them is refused before anything is sized by it.
 inline constexpr int64_t kMaxLayers = 4096;
 inline constexpr int64_t kMaxHeadDim = 4096;
+/// Of recurrent layers; with kMaxHeadDim small enough that products of three of their sizes fit.
+inline constexpr int64_t kMaxRecurrentHeads = 65536;
+inline constexpr int64_t kMaxConvTaps = 64;
+
+/// An integer from `least` to `most`; anything else is refused by key, and `least` is returned.
+int64_t read_size(ConfigReader& config, std::string_view key, int64_t least, int64_t most);
 
 /// `num_hidden_layers`, at most kMaxLayers.
 int64_t read_num_layers(ConfigReader& config);

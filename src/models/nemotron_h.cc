@@ -149,15 +149,14 @@ void read_time_step_limit(ConfigReader& reader, NemotronHConfig& c) {
 void read_mamba(ConfigReader& reader, NemotronHConfig& c) {
   if (!c.has(LayerType::kMamba)) return;
   Mamba2Shape& mamba = c.mamba;
-  mamba.num_heads = reader.positive_int("mamba_num_heads");
-  mamba.head_dim = reader.positive_int("mamba_head_dim");
-  mamba.num_groups = reader.positive_int("n_groups");
-  mamba.state_size = reader.positive_int("ssm_state_size");
-  mamba.conv_taps = reader.positive_int("conv_kernel");
+  mamba.num_heads = read_size(reader, "mamba_num_heads", 1, kMaxRecurrentHeads);
+  mamba.head_dim = read_size(reader, "mamba_head_dim", 1, kMaxHeadDim);
+  mamba.num_groups = read_size(reader, "n_groups", 1, kMaxRecurrentHeads);
+  mamba.state_size = read_size(reader, "ssm_state_size", 1, kMaxHeadDim);
+  mamba.conv_taps = read_size(reader, "conv_kernel", 2, kMaxConvTaps);
   if (mamba.num_heads % mamba.num_groups != 0)
     reader.fail(StatusCode::kCorrupt, "n_groups",
                 fmt::format("expected a divisor of mamba_num_heads ({})", mamba.num_heads));
-  if (mamba.conv_taps < 2) reader.fail(StatusCode::kUnsupported, "conv_kernel", "expected 2 or more");
   c.use_bias = reader.boolean(reader.has("use_bias") ? "use_bias" : "mamba_proj_bias", false);
   c.use_conv_bias = reader.boolean("use_conv_bias", true);
   read_time_step_limit(reader, c);

@@ -71,23 +71,14 @@ std::vector<bool> read_layer_types(ConfigReader& reader, int64_t num_layers) {
   return is_full;
 }
 
-/// A size of the delta net, small enough that products of three of them fit.
-int64_t read_delta_size(ConfigReader& reader, const char* key, int64_t least, int64_t most) {
-  const int64_t size = reader.positive_int(key);
-  if (size >= least && size <= most) return size;
-  reader.fail(StatusCode::kUnsupported, key, fmt::format("expected {} to {}", least, most));
-  return least;
-}
-
 GatedDeltaShape read_delta_shape(ConfigReader& reader) {
-  constexpr int64_t kMaxHeads = 65536, kMaxTaps = 64;
   GatedDeltaShape shape;
-  shape.num_key_heads = read_delta_size(reader, "linear_num_key_heads", 1, kMaxHeads);
-  shape.num_value_heads = read_delta_size(reader, "linear_num_value_heads", 1, kMaxHeads);
-  shape.key_head_dim = read_delta_size(reader, "linear_key_head_dim", 1, kMaxHeadDim);
-  shape.value_head_dim = read_delta_size(reader, "linear_value_head_dim", 1, kMaxHeadDim);
+  shape.num_key_heads = read_size(reader, "linear_num_key_heads", 1, kMaxRecurrentHeads);
+  shape.num_value_heads = read_size(reader, "linear_num_value_heads", 1, kMaxRecurrentHeads);
+  shape.key_head_dim = read_size(reader, "linear_key_head_dim", 1, kMaxHeadDim);
+  shape.value_head_dim = read_size(reader, "linear_value_head_dim", 1, kMaxHeadDim);
   // One tap would leave the two layouts of the weights alike (read_norm_offset).
-  shape.conv_taps = read_delta_size(reader, "linear_conv_kernel_dim", 2, kMaxTaps);
+  shape.conv_taps = read_size(reader, "linear_conv_kernel_dim", 2, kMaxConvTaps);
   if (shape.num_value_heads % shape.num_key_heads != 0) {
     reader.fail(StatusCode::kCorrupt, "linear_num_value_heads",
                 fmt::format("expected a multiple of linear_num_key_heads ({})", shape.num_key_heads));

@@ -368,6 +368,8 @@ TEST(Config, NemotronRefusesWhatItDoesNotCompute) {
   EXPECT_THAT(nemotron("num_experts_per_tok", 6),
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("at most 5")));
   EXPECT_THAT(nemotron("conv_kernel", 1), HasSubstr("conv_kernel"));
+  for (const char* key : {"mamba_num_heads", "mamba_head_dim", "ssm_state_size", "conv_kernel"})
+    EXPECT_THAT(nemotron(key, INT32_MAX), AllOf(HasSubstr(key), HasSubstr("expected"), HasSubstr(" to ")));
   EXPECT_THAT(nemotron("norm_eps", 1e-6), HasSubstr("norm_eps"));
   EXPECT_THAT(nemotron("use_conv_bias", false),
               AllOf(HasSubstr("layer 0 mixer.conv1d.bias"), HasSubstr("use_conv_bias = false")));
