@@ -58,6 +58,9 @@ class DemoCreateCommand : public Command {
   Status run() override {
     options_.is_quantized = quant_ == "4bit";
     options_.seed = static_cast<uint64_t>(seed_);
+    if (num_params_ > 0 && !options_.like.empty())
+      return invalid_argument("--params {} does not go with --like {}, which has its own sizes", num_params_,
+                              options_.like);
     if (num_params_ > 0) options_ = toy_options_of_size(options_, num_params_);
     if (options_.like.empty()) {
       TF_ASSIGN_OR_RETURN(options_, complete_toy_options(options_));

@@ -99,6 +99,7 @@ def test_version():
         (["serve", "m", "--port"], "--port"),
         (["eval", "m"], "one of --text FILE and --ids FILE"),
         (["demo", "create", "/tmp/x", "--heads", "3", "--kv-heads", "2"], "--kv-heads 2 does not divide --heads 3"),
+        (["demo", "create", "/tmp/x", "--like", "gpt-oss-20b", "--params", "1M"], "--params 1000000 does not go with --like"),
     ],
 )
 def test_usage_errors_say_what_was_meant(arguments, message):
