@@ -1,0 +1,243 @@
+// mamba2() on CUDA. Who holds what: device/recurrence.cuh; the formula: Ops::mamba2().
+//
+// The update needs nothing of the sums, so those of one column run under the arithmetic of the next.
+#include <cuda_runtime.h>
+
+#include "ops/cuda/device/recurrence.cuh"
+
+namespace tensorfold::cuda {
+namespace {
+
+/// Keys b and queries c as they are, and {step * x, g, d, x} for each column.
+template <class Shape>
+__device__ __forceinline__ void prepare_mamba_rows(const RecurrenceLaunch& p,
+                                                   const RecurrenceBlock<Shape>& block,
+                                                   const RowRing<Shape>& ring,
+                                                   const PreparingWarp<Shape>& warp, int stage, float* rows) {
+  constexpr int kRows = Shape::kWarpRows, kLaneColumns = PreparingWarp<Shape>::kLaneColumns;
+  float keys[kRows][Shape::kPieces], queries[kRows][Shape::kPieces], values[kRows][kLaneColumns],
+      skip[kLaneColumns];
+  warp.load_keys(keys, p.keys, p.key_dim);
+  warp.load_keys(queries, p.queries, p.key_dim);
+  warp.load_values(values, p.values, block.num_columns);
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) {
+    skip[i] = warp.lane + 32 * i < block.num_columns ? p.skip[block.first_head + warp.heads[i]] : 0.0f;
+  }
+  warp.for_gates(block, [&](int64_t row, int head, float* gates) {
+    const float raw = softplus_f32(p.decay.data[row * p.decay.stride + head] + p.dt_bias[head]);
+    const float raised = raw < p.dt_min ? p.dt_min : raw;
+    const float step = raised > p.dt_max ? p.dt_max : raised;
+    gates[0] = step;
+    gates[1] = decay_of(p.a_log[head], step);
+  });
+  __syncwarp();
+  ring.wait_empty(stage);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float* row = rows + r * Shape::kRowFloats;
+    warp.store_keys(row, keys[r]);
+    warp.store_keys(row + Shape::kKeys, queries[r]);
+    float4* columns = reinterpret_cast<float4*>(row + Shape::kColumnsAt);
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) {
+      if (warp.lane + 32 * i >= block.num_columns) continue;
+      const float2 gates = warp.gates_of(r, i, block.num_heads);
+      columns[warp.lane + 32 * i] = {__fmul_rn(gates.x, values[r][i]), gates.y, skip[i], values[r][i]};
+    }
+  }
+}
+
+template <class Shape, int kColumns>
+struct MambaCompute {
+  static constexpr int kKeys = Shape::kLaneKeys;
+  StateTile<Shape, kColumns> tile;
+  RowRing<Shape> ring;
+  float sum[kColumns];                    ///< This lane's partials of the row.
+  float w[kColumns][4];                   ///< step * x, g, d, x.
+  float last_skip = 0.0f, last_x = 0.0f;  ///< d and x of the row before in the last column.
+  int out_columns[kColumns];              ///< 1 where this lane writes the column, else 0.
+  float* out;                             ///< Of the row at hand and this lane's column 0.
+  int out_stride, num_rows;
+
+  __device__ __forceinline__ MambaCompute(const RecurrenceLaunch& p, const RecurrenceBlock<Shape>& block,
+                                          const RowRing<Shape>& ring_, int first_column)
+      : tile(first_column), ring(ring_), out_stride(p.out_stride), num_rows(block.sequence.num_rows) {
+    out = p.out + int64_t{block.sequence.first_row} * out_stride + block.first_of_all(p) + tile.first_column;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      out_columns[c] = tile.key_lane == 0 && tile.column(c) < block.num_columns;
+    }
+  }
+
+  /// Row `row`'s b and c.
+  __device__ __forceinline__ void load(float (&b)[kKeys], float (&c)[kKeys], const float* row) const {
+#pragma unroll
+    for (int n = 0; n < kKeys; n += 4) {
+      load_4(&b[n], row + 8 * n + tile.key_lane * 4);
+      load_4(&c[n], row + Shape::kKeys + 8 * n + tile.key_lane * 4);
+    }
+  }
+  __device__ __forceinline__ void load_columns(const float* row) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) load_4(w[i], row + Shape::kColumnsAt + 4 * tile.column(i));
+  }
+  __device__ __forceinline__ void finish(int c, float skip, float x, float* out_row, bool is_row = true) {
+    store_below(out_row + c * kWarpGroups, __fmaf_rn(skip, x, sum_partials(sum[c])), is_row ? 0 : 1,
+                out_columns[c]);
+  }
+
+  /// Row t for all columns, and the last column's output of row t - 1. `b_next` and `c_next` become those of
+  /// `next`.
+  __device__ __forceinline__ void update(int t, const float* next, const float (&b)[kKeys],
+                                         const float (&c)[kKeys], float (&b_next)[kKeys],
+                                         float (&c_next)[kKeys]) {
+    load(b_next, c_next, next);
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      if (column == 0)
+        finish(kColumns - 1, last_skip, last_x, out - out_stride, t > 0);
+      else
+        finish(column - 1, w[column - 1][2], w[column - 1][3], out);
+      float partial = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kKeys; ++n) {
+        float& s = tile.s[column][n];
+        s = __fmaf_rn(b[n], w[column][0], __fmul_rn(w[column][1], s));
+        partial = __fmaf_rn(c[n], s, partial);
+      }
+      sum[column] = partial;
+    }
+    last_skip = w[kColumns - 1][2], last_x = w[kColumns - 1][3];
+    load_columns(next);
+    out += out_stride;
+  }
+
+  /// The only row.
+  __device__ __forceinline__ void run_one() {
+    float b[kKeys], c[kKeys];
+    ring.wait_full(0);
+    load(b, c, ring.row(0));
+    load_columns(ring.row(0));
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      sum[column] = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kKeys; ++n) {
+        float& s = tile.s[column][n];
+        s = __fmaf_rn(b[n], w[column][0], __fmul_rn(w[column][1], s));
+        sum[column] = __fmaf_rn(c[n], s, sum[column]);
+      }
+      finish(column, w[column][2], w[column][3], out);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    constexpr int kRow = Shape::kRowFloats;
+    float b[kKeys], c[kKeys], b_next[kKeys], c_next[kKeys];
+    sum[kColumns - 1] = 0.0f;
+    ring.wait_full(0);
+    const float* row = ring.row(0);
+    load(b, c, row);
+    load_columns(row);
+    // What is read of a row that does not exist is never used. Four rows a round: a jump back costs some 50
+    // cycles.
+    int t = 0;
+#pragma unroll 1
+    for (; t + 3 < num_rows; t += 4) {
+      const bool ends_stage = (t + 4) % Shape::kStageRows == 0;
+      if (ends_stage && t + 4 < num_rows) ring.wait_full(t + 4);
+      const float* after = ring.row(t + 4);
+      update(t, row + kRow, b, c, b_next, c_next);
+      update(t + 1, row + 2 * kRow, b_next, c_next, b, c);
+      update(t + 2, row + 3 * kRow, b, c, b_next, c_next);
+      update(t + 3, after, b_next, c_next, b, c);
+      row = after;
+      if (ends_stage) ring.arrive_empty(t / Shape::kStageRows);
+    }
+#pragma unroll 1
+    for (; t < num_rows; ++t, row += kRow) {
+      update(t, row + kRow, b, c, b_next, c_next);
+#pragma unroll
+      for (int n = 0; n < kKeys; ++n) b[n] = b_next[n], c[n] = c_next[n];
+    }
+    finish(kColumns - 1, last_skip, last_x, out - out_stride);
+  }
+};
+
+template <class Shape, int kThreadColumns>
+__device__ __forceinline__ void compute_columns(const RecurrenceLaunch& p,
+                                                const RecurrenceBlock<Shape>& block,
+                                                const RowRing<Shape>& ring, int first_column) {
+  MambaCompute<Shape, kThreadColumns> compute(p, block, ring, first_column);
+  compute.tile.load(p, block);
+  if constexpr (Shape::kIsOneRow)
+    compute.run_one();
+  else
+    compute.run();
+  compute.tile.store(p, block);
+}
+
+/// A block computes its columns for all rows of a sequence. Traffic: its part of the state, read and written;
+/// its columns of x and out; b and c of its group, which the blocks of one group share in L2.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
+    mamba2_kernel(const __grid_constant__ RecurrenceLaunch p) {
+  extern __shared__ float4 shared[];
+  __shared__ uint64_t barriers[4];
+  const RecurrenceBlock<Shape> block(p);
+  const RowRing<Shape> ring = make_ring<Shape>(reinterpret_cast<float*>(shared), barriers);
+  if (block.sequence.num_rows == 0) return;
+  const int warp = threadIdx.x / 32;
+  constexpr int kWarpColumns = kWarpGroups * Shape::kThreadColumns, kSecond = Shape::kSecondColumns;
+  if (warp < Shape::kFirstWarps) {
+    compute_columns<Shape, Shape::kThreadColumns>(p, block, ring, warp * kWarpColumns);
+  } else if (warp < Shape::kComputeWarps) {
+    if constexpr (kSecond > 0) {
+      const int first =
+          Shape::kFirstWarps * kWarpColumns + (warp - Shape::kFirstWarps) * kWarpGroups * kSecond;
+      compute_columns<Shape, kSecond>(p, block, ring, first);
+    }
+  } else {
+    prepare_rows<Shape>(p, block, ring, [&](const PreparingWarp<Shape>& prepares, int stage, float* rows) {
+      prepare_mamba_rows<Shape>(p, block, ring, prepares, stage, rows);
+    });
+  }
+}
+
+template <class Shape>
+void launch(CUstream_st* stream, const RecurrenceLaunch& p) {
+  auto* kernel = mamba2_kernel<Shape>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
+  const int blocks = p.num_key_heads * ((p.run_columns + Shape::kColumns - 1) / Shape::kColumns);
+  kernel<<<dim3(blocks, p.num_sequences), Shape::kThreads, Shape::kSharedBytes, stream>>>(p);
+}
+
+}  // namespace
+
+#ifndef RECURRENCE_EXPERIMENT
+void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& p, RecurrenceBlocks blocks) {
+  const bool is_small = blocks == RecurrenceBlocks::kSmall;
+  if (blocks == RecurrenceBlocks::kOneRow) {
+    if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 0, 2, 1, 1, 7>>(stream, p);
+    if (p.key_dim <= 128) return launch<RecurrenceShape<16, 2, 0, 2, 1, 1, 7>>(stream, p);
+    return launch<RecurrenceShape<32, 1, 0, 2, 1, 1, 7>>(stream, p);
+  }
+  if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 0, 4, 2, 4, 2>>(stream, p);
+  if (p.key_dim > 128) {
+    return is_small ? launch<RecurrenceShape<32, 1, 0, 4, 2, 4, 1>>(stream, p)
+                    : launch<RecurrenceShape<32, 2, 0, 4, 4, 4, 1>>(stream, p);
+  }
+  switch (blocks) {
+    case RecurrenceBlocks::kOneRow:
+    case RecurrenceBlocks::kSmall:
+      return launch<RecurrenceShape<16, 2, 0, 4, 2, 4, 2>>(stream, p);
+    case RecurrenceBlocks::kMedium:
+      return launch<RecurrenceShape<16, 2, 0, 4, 4, 8, 1>>(stream, p);
+    case RecurrenceBlocks::kWide:
+      return launch<RecurrenceShape<16, 3, 0, 4, 4, 8, 1>>(stream, p);
+  }
+}
+#endif
+
+}  // namespace tensorfold::cuda
