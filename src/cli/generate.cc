@@ -17,9 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+/// An event and when the engine sent it: this thread may get to it later, when several are there.
+struct Arrival {
+  Event event;
+  Clock::time_point at;
+};
 
 /// Events on their way from the engine's thread to this one.
 class EventQueue {
@@ -27,13 +29,13 @@ class EventQueue {
   void push(Event&& event) {
     {
       std::lock_guard lock(mutex_);
-      events_.push_back(std::move(event));
+      events_.push_back({std::move(event), Clock::now()});
     }
     arrived_.notify_one();
   }
 
   /// The events so far; none after a tenth of a second without any.
-  std::vector<Event> take() {
+  std::vector<Arrival> take() {
     std::unique_lock lock(mutex_);
     arrived_.wait_for(lock, std::chrono::milliseconds(100), [this] { return !events_.empty(); });
     return std::exchange(events_, {});
@@ -42,7 +44,7 @@ class EventQueue {
  private:
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::vector<Event> events_;  ///< Guarded by mutex_.
+  std::vector<Arrival> events_;  ///< Guarded by mutex_.
 };
 
 /// What an event adds to the reply, with or without a format.
@@ -67,8 +69,9 @@ Result<GeneratedReply> generate_reply(Engine& engine, Request request, Interrupt
   GeneratedReply reply;
   for (;;) {
     if (interrupts != nullptr && interrupts->take_interrupt()) engine.cancel(id);
-    for (const Event& event : queue->take()) {
-      if (reply.first_token_s == 0 && !event.tokens.empty()) reply.first_token_s = seconds_since(start);
+    for (const auto& [event, at] : queue->take()) {
+      const double seconds = std::chrono::duration<double>(at - start).count();
+      if (reply.first_token_s == 0 && !event.tokens.empty()) reply.first_token_s = seconds;
       for (const OutputPiece& piece : pieces_of(event)) {
         const bool is_reasoning = piece.kind == OutputPiece::Kind::kReasoning;
         (is_reasoning ? reply.reasoning : reply.text) += piece.text;
@@ -78,7 +81,7 @@ Result<GeneratedReply> generate_reply(Engine& engine, Request request, Interrupt
       if (*event.finish == FinishReason::kError) return event.status;
       reply.finish = *event.finish;
       reply.usage = event.usage;
-      reply.total_s = seconds_since(start);
+      reply.total_s = seconds;
       return reply;
     }
   }

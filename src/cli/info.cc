@@ -73,7 +73,8 @@ int64_t count_unused(const Checkpoint& checkpoint, const Manifest& manifest) {
 /// Binds the model's weights without reading them, and counts.
 Status read_model(const Checkpoint& checkpoint, ModelInfo& info) {
   WeightTable table(info.config.model_type, checkpoint, info.config.quantization);
-  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, make_model({info.config, table, {}}));
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      make_model({info.config, table, {.with_draft_head = false}}));
   TF_ASSIGN_OR_RETURN(const std::unique_ptr<Ops> ops, make_cpu_ops(1));
   const std::unique_ptr<Weights> weights = Weights::without_bytes(table.manifest());
   info.spec = model->spec();

@@ -1,6 +1,7 @@
 // See loaded_model.h.
 #include "engine/loaded_model.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "formats/file.h"
@@ -49,8 +50,11 @@ Status check_vocabulary(const LoadedModel& loaded) {
 Status load_weights(const HfConfig& config, const LoadOptions& options, LoadedModel& loaded) {
   TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(loaded.folder));
   WeightTable table(config.model_type, checkpoint, config.quantization);
-  TF_ASSIGN_OR_RETURN(loaded.model,
-                      make_model({config, table, {options.compute_f32, options.context_tokens}}));
+  TF_ASSIGN_OR_RETURN(loaded.model, make_model({config,
+                                                table,
+                                                {.compute_f32 = options.compute_f32,
+                                                 .with_draft_head = false,  // no drafter asks for it yet
+                                                 .context_tokens = options.context_tokens}}));
   TF_RETURN_IF_ERROR(check_vocabulary(loaded));
   TF_ASSIGN_OR_RETURN(loaded.weights,
                       Weights::load(checkpoint, table.manifest(), *loaded.ops, loaded.ops->device(),
@@ -59,6 +63,12 @@ Status load_weights(const HfConfig& config, const LoadOptions& options, LoadedMo
 }
 
 }  // namespace
+
+int64_t num_drawable_tokens(const LoadedModel& model) {
+  const int64_t vocab_size = model.model->spec().vocab_size;
+  return model.tokenizer == nullptr ? vocab_size
+                                    : std::min<int64_t>(vocab_size, model.tokenizer->vocab_size());
+}
 
 Result<std::shared_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options) {
   if (!posix_file_system().is_folder(folder)) return not_found("{}: no such folder", folder);

@@ -38,6 +38,10 @@ struct LoadedModel {
   GenerationConfig generation;
 };
 
+/// Tokens that a reply may have: those that the tokenizer knows, ids from 0 on. Embeddings are padded beyond
+/// them, and a padding row must not be drawn (specs/qwen.md §7). Without a tokenizer, all rows.
+int64_t num_drawable_tokens(const LoadedModel& model);
+
 /// Reads config, tokenizer, template and weights of a checkpoint folder, in this order, so that what is cheap
 /// to find wrong is found before the weights are read. The message of an error names the file; kNotFound
 /// where there is no such folder, kOutOfMemory where the weights do not fit.

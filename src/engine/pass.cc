@@ -64,16 +64,17 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   model_.model->forward(pass, ops, *model_.weights,
                         {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch,
                         {.logits = logits});
-  if (!drawn_.empty()) ops.sample(drawn_, logits, sample_rows_);
+  if (!drawn_.empty()) ops.sample(drawn_, logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
   return ops.end_pass();
 }
 
 Result<std::span<const float>> PassRunner::logits(int64_t i) {
-  const auto vocab_size = static_cast<size_t>(model_.model->spec().vocab_size);
-  host_logits_.resize(vocab_size);
-  const int64_t row_bytes = static_cast<int64_t>(vocab_size * sizeof(float));
+  const int64_t num_tokens = num_drawable_tokens(model_), vocab_size = model_.model->spec().vocab_size;
+  constexpr int64_t kFloatBytes = sizeof(float);
+  host_logits_.resize(static_cast<size_t>(num_tokens));
   TF_RETURN_IF_ERROR(model_.ops->device().copy_to_host(reinterpret_cast<std::byte*>(host_logits_.data()),
-                                                       logits_.data() + i * row_bytes, row_bytes));
+                                                       logits_.data() + i * vocab_size * kFloatBytes,
+                                                       num_tokens * kFloatBytes));
   return std::span<const float>(host_logits_);
 }
 

@@ -46,7 +46,8 @@ class PassRunner {
   /// The token of the i-th entry that wanted logits; -1 where its logits admit none. Until the next run().
   int32_t token(int64_t i) const { return drawn_[static_cast<size_t>(i)]; }
 
-  /// A host copy of the logits [V] of the i-th entry that wanted them. Until the next call or run().
+  /// A host copy of the logits of the i-th entry that wanted them, of the tokens that can be drawn. Until the
+  /// next call or run().
   Result<std::span<const float>> logits(int64_t i);
 
  private:

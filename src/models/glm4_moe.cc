@@ -242,9 +242,10 @@ class Glm4MoeDraftHead final : public DraftHead {
 
 class Glm4Moe final : public Model {
  public:
-  Glm4Moe(Glm4MoeConfig config, Rotary rotary, ModelSpec spec, WeightTable& table)
+  Glm4Moe(Glm4MoeConfig config, Rotary rotary, ModelSpec spec, const ModelSource& source)
       : parts_{std::move(config), std::move(rotary), spec.activation_dtype, {}}, spec_(std::move(spec)) {
     const Glm4MoeConfig& c = parts_.config;
+    WeightTable& table = source.table;
     parts_.ends = declare_ends(table, {.vocab_size = c.vocab_size,
                                        .hidden_size = c.hidden_size,
                                        .is_tied = c.is_tied,
@@ -252,7 +253,7 @@ class Glm4Moe final : public Model {
     for (int i = 0; i < c.num_layers; ++i) layers_.push_back(declare_layer(c, i, table));
     // Conversions drop the head's tensors and keep `num_nextn_predict_layers`, which says nothing therefore.
     if (table.has_tensor(draft_layer_module(c) + "eh_proj.weight")) {
-      draft_head_ = std::make_unique<Glm4MoeDraftHead>(parts_, table);
+      if (source.options.with_draft_head) draft_head_ = std::make_unique<Glm4MoeDraftHead>(parts_, table);
     } else {
       table.expect_absent(draft_layer_module(c) + "input_layernorm.weight",
                           fmt::format("num_hidden_layers = {}", c.num_layers));
@@ -307,7 +308,7 @@ Result<std::unique_ptr<Model>> make_glm4_moe(const ModelSource& source) {
   for (int64_t i = 0; i < c.num_layers; ++i)
     spec.layers.push_back(
         {MixerKind::kAttention, i < c.num_dense_layers ? MlpKind::kDense : MlpKind::kExperts});
-  return std::unique_ptr<Model>(new Glm4Moe(std::move(c), std::move(rotary), std::move(spec), source.table));
+  return std::unique_ptr<Model>(new Glm4Moe(std::move(c), std::move(rotary), std::move(spec), source));
 }
 
 }  // namespace tensorfold

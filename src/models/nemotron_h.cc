@@ -178,7 +178,8 @@ Result<NemotronHConfig> read_config(const ModelSource& source) {
   ConfigReader reader = source.config.reader();
   NemotronHConfig c;
   // Files without a head keep its keys, and files with one say "0 layers": the tensors decide.
-  read_all_layers(reader, c, source.table.has_tensor("mtp.layers.0.eh_proj.weight"));
+  read_all_layers(reader, c,
+                  source.options.with_draft_head && source.table.has_tensor("mtp.layers.0.eh_proj.weight"));
   c.hidden_size = reader.positive_int("hidden_size");
   if (c.has(LayerType::kMlp)) c.intermediate_size = reader.positive_int("intermediate_size");
   read_experts(reader, c);

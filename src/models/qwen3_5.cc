@@ -150,7 +150,7 @@ Result<Qwen35Config> read_config(const ModelSource& source, Variant variant) {
   c.rms_norm_eps = read_rms_norm_eps(reader);
   c.attention_bias = reader.boolean("attention_bias", false);
   c.is_tied = read_tied(reader, source.table);
-  c.has_mtp = read_mtp(reader, source.table);
+  c.has_mtp = source.options.with_draft_head && read_mtp(reader, source.table);
   c.max_position_embeddings = reader.positive_int("max_position_embeddings", 32768);
   // Text has one position a token, for which the three-fold rotation of images is this plain one.
   c.rope = read_rope_config(reader, {.partial_rotary_factor = 0.25});

@@ -15,8 +15,9 @@
 namespace tensorfold {
 
 struct ModelOptions {
-  bool compute_f32 = false;    ///< Nothing is rounded to bf16, as in checkpoints whose dtype is float32.
-  int64_t context_tokens = 0;  ///< Length that dynamic and longrope angles take. 0: max_position_embeddings.
+  bool compute_f32 = false;     ///< Nothing is rounded to bf16, as in checkpoints whose dtype is float32.
+  bool with_draft_head = true;  ///< Whether to bind the checkpoint's draft head, which takes memory.
+  int64_t context_tokens = 0;   ///< Length that dynamic and longrope angles take. 0: max_position_embeddings.
 };
 
 /// What a family makes a model of. It declares its weights in `table`, whose status the caller checks.

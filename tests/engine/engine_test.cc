@@ -227,6 +227,28 @@ TEST_F(EngineTest, TheTokenizersEndOfSequenceTokenEndsReplies) {
   EXPECT_TRUE(reply.generated.back().is_end);
 }
 
+TEST_F(EngineTest, TokensThatTheTokenizerDoesNotKnowAreNeverDrawn) {
+  constexpr int32_t kKnown = 30;
+  start({});
+  Request r = request(10, 4, 200);
+  r.num_logprobs = 3;
+  EXPECT_TRUE(std::ranges::any_of(ask(r).tokens, [](int32_t token) { return token >= kKnown; }));
+  engine_.reset();
+  std::string vocab;
+  for (int i = 0; i < kKnown; ++i)
+    vocab += fmt::format("{}\"{}\": {}", i == 0 ? "" : ", ", static_cast<char>('A' + i), i);
+  std::ranges::replace(vocab, '\\', '~');
+  model_->tokenizer =
+      Tokenizer::parse(R"({"model": {"type": "BPE", "vocab": {)" + vocab + R"(}, "merges": []}})").value();
+  engine_ = Engine::create(model_, {}).value();
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens.size(), 200u);
+  for (const GeneratedToken& token : reply.generated) {
+    EXPECT_LT(token.token, kKnown);
+    for (const auto& top : token.top_logprobs) EXPECT_LT(top.token, kKnown);
+  }
+}
+
 TEST_F(EngineTest, AReplyEndsWhereTheContextIsFull) {
   EngineOptions options;
   options.context_tokens = 70;

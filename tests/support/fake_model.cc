@@ -69,10 +69,10 @@ void write_logits(uint64_t state, int32_t token, float* logits) {
     std::fill_n(logits, kFakeVocabSize, -std::numeric_limits<float>::infinity());
 }
 
-int32_t draw(const float* logits, const SampleRow& row) {
+int32_t draw(std::span<const float> logits, const SampleRow& row) {
   int32_t best = -1;
   float best_score = -std::numeric_limits<float>::infinity();
-  for (int32_t v = 0; v < kFakeVocabSize; ++v) {
+  for (int32_t v = 0; v < std::ssize(logits); ++v) {
     if (std::isnan(logits[v])) return -1;
     const uint64_t noise =
         mix64(row.seed ^ mix64(static_cast<uint64_t>(row.pos) * 64 + static_cast<uint64_t>(v)));
@@ -100,7 +100,8 @@ class FakeOps final : public Ops {
   }
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override {
     for (size_t i = 0; i < rows.size(); ++i)
-      tokens[i] = draw(logits.row<float>(static_cast<int64_t>(i)), rows[i]);
+      tokens[i] =
+          draw({logits.row<float>(static_cast<int64_t>(i)), static_cast<size_t>(logits.dim(1))}, rows[i]);
   }
 
   Status check_linear(const LinearSpec&) const override { return {}; }
@@ -246,7 +247,7 @@ std::vector<int32_t> fake_reply(std::vector<int32_t> prompt, int64_t num_tokens,
   for (int64_t i = 0; i < num_tokens; ++i) {
     SampleRow row = sampling;
     row.pos = static_cast<int64_t>(prompt.size());
-    const int32_t token = draw(fake_logits(prompt).data(), row);
+    const int32_t token = draw(fake_logits(prompt), row);
     prompt.push_back(token);
     reply.push_back(token);
   }
