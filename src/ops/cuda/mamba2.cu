@@ -1,6 +1,6 @@
 // mamba2() on CUDA. Who holds what: device/recurrence.cuh; the formula: Ops::mamba2().
 //
-// The update needs nothing of the sums, so those of one column run under the arithmetic of the next.
+// The update needs nothing of the sums, so those over lanes run under the arithmetic of the next row.
 #include <cuda_runtime.h>
 
 #include "ops/cuda/device/recurrence.cuh"
@@ -53,20 +53,30 @@ struct MambaCompute {
   static constexpr int kKeys = Shape::kLaneKeys;
   StateTile<Shape, kColumns> tile;
   RowRing<Shape> ring;
-  float sum[kColumns];                    ///< This lane's partials of the row.
-  float w[kColumns][4];                   ///< step * x, g, d, x.
-  float last_skip = 0.0f, last_x = 0.0f;  ///< d and x of the row before in the last column.
-  int out_columns[kColumns];              ///< 1 where this lane writes the column, else 0.
-  float* out;                             ///< Of the row at hand and this lane's column 0.
+  float w[kColumns][4];  ///< step * x, g, d, x.
+  /// Of the row before: this lane's partials, d and x.
+  float sum[kColumns], skip[kColumns], x[kColumns];
+  int out_columns[kColumns];  ///< 1 where this lane writes the column or, c being even, that or the next one;
+                              ///< else 0.
+  float* out;                 ///< Of the row at hand and the column that this lane writes of the first two.
   int out_stride, num_rows;
+  bool is_upper;  ///< Of two columns the upper four lanes add up the second.
 
   __device__ __forceinline__ MambaCompute(const RecurrenceLaunch& p, const RecurrenceBlock<Shape>& block,
                                           const RowRing<Shape>& ring_, int first_column)
-      : tile(first_column), ring(ring_), out_stride(p.out_stride), num_rows(block.sequence.num_rows) {
-    out = p.out + int64_t{block.sequence.first_row} * out_stride + block.first_of_all(p) + tile.first_column;
+      : tile(first_column),
+        ring(ring_),
+        out_stride(p.out_stride),
+        num_rows(block.sequence.num_rows),
+        is_upper(tile.key_lane & 4) {
+    const int64_t column = block.first_of_all(p) + tile.first_column + (is_upper ? kWarpGroups : 0);
+    out = p.out + int64_t{block.sequence.first_row} * out_stride + column;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      out_columns[c] = tile.key_lane == 0 && tile.column(c) < block.num_columns;
+      sum[c] = skip[c] = x[c] = 0.0f;
+      const bool has_next = c + 1 < kColumns;
+      const bool is_writer = tile.key_lane == 0 || (has_next && tile.key_lane == 4);
+      out_columns[c] = is_writer && tile.column(is_upper ? c + 1 : c) < block.num_columns;
     }
   }
 
@@ -82,33 +92,43 @@ struct MambaCompute {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) load_4(w[i], row + Shape::kColumnsAt + 4 * tile.column(i));
   }
-  __device__ __forceinline__ void finish(int c, float skip, float x, float* out_row, bool is_row = true) {
-    store_below(out_row + c * kWarpGroups, __fmaf_rn(skip, x, sum_partials(sum[c])), is_row ? 0 : 1,
-                out_columns[c]);
+  /// Outputs of the row before, two columns at once.
+  __device__ __forceinline__ void finish(float* out_row, bool is_row = true) {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 2) {
+      float total = sum[c], d = skip[c], value = x[c];
+      if (c + 1 < kColumns) {
+        const float sent = is_upper ? sum[c] : sum[c + 1], kept = is_upper ? sum[c + 1] : sum[c];
+        total = __fadd_rn(kept, __shfl_xor_sync(0xffffffffu, sent, 4));
+        d = is_upper ? skip[c + 1] : skip[c], value = is_upper ? x[c + 1] : x[c];
+      } else {
+        total = __fadd_rn(total, __shfl_xor_sync(0xffffffffu, total, 4));
+      }
+      total = __fadd_rn(total, __shfl_xor_sync(0xffffffffu, total, 2));
+      total = __fadd_rn(total, __shfl_xor_sync(0xffffffffu, total, 1));
+      store_below(out_row + c * kWarpGroups, __fmaf_rn(d, value, total), is_row ? 0 : 1, out_columns[c]);
+    }
   }
-
-  /// Row t for all columns, and the last column's output of row t - 1. `b_next` and `c_next` become those of
-  /// `next`.
-  __device__ __forceinline__ void update(int t, const float* next, const float (&b)[kKeys],
-                                         const float (&c)[kKeys], float (&b_next)[kKeys],
-                                         float (&c_next)[kKeys]) {
-    load(b_next, c_next, next);
+  __device__ __forceinline__ void update_columns(const float (&b)[kKeys], const float (&c)[kKeys]) {
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
-      if (column == 0)
-        finish(kColumns - 1, last_skip, last_x, out - out_stride, t > 0);
-      else
-        finish(column - 1, w[column - 1][2], w[column - 1][3], out);
-      float partial = 0.0f;
+      sum[column] = 0.0f, skip[column] = w[column][2], x[column] = w[column][3];
 #pragma unroll
       for (int n = 0; n < kKeys; ++n) {
         float& s = tile.s[column][n];
         s = __fmaf_rn(b[n], w[column][0], __fmul_rn(w[column][1], s));
-        partial = __fmaf_rn(c[n], s, partial);
+        sum[column] = __fmaf_rn(c[n], s, sum[column]);
       }
-      sum[column] = partial;
     }
-    last_skip = w[kColumns - 1][2], last_x = w[kColumns - 1][3];
+  }
+
+  /// Row t for all columns, and the outputs of row t - 1. `b_next` and `c_next` become those of `next`.
+  __device__ __forceinline__ void update(int t, const float* next, const float (&b)[kKeys],
+                                         const float (&c)[kKeys], float (&b_next)[kKeys],
+                                         float (&c_next)[kKeys]) {
+    load(b_next, c_next, next);
+    finish(out - out_stride, t > 0);
+    update_columns(b, c);
     load_columns(next);
     out += out_stride;
   }
@@ -119,23 +139,13 @@ struct MambaCompute {
     ring.wait_full(0);
     load(b, c, ring.row(0));
     load_columns(ring.row(0));
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      sum[column] = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kKeys; ++n) {
-        float& s = tile.s[column][n];
-        s = __fmaf_rn(b[n], w[column][0], __fmul_rn(w[column][1], s));
-        sum[column] = __fmaf_rn(c[n], s, sum[column]);
-      }
-      finish(column, w[column][2], w[column][3], out);
-    }
+    update_columns(b, c);
+    finish(out);
   }
 
   __device__ __forceinline__ void run() {
     constexpr int kRow = Shape::kRowFloats;
     float b[kKeys], c[kKeys], b_next[kKeys], c_next[kKeys];
-    sum[kColumns - 1] = 0.0f;
     ring.wait_full(0);
     const float* row = ring.row(0);
     load(b, c, row);
@@ -161,7 +171,7 @@ struct MambaCompute {
 #pragma unroll
       for (int n = 0; n < kKeys; ++n) b[n] = b_next[n], c[n] = c_next[n];
     }
-    finish(kColumns - 1, last_skip, last_x, out - out_stride);
+    finish(out - out_stride);
   }
 };
 
