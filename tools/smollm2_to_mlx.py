@@ -338,7 +338,8 @@ def write_folder(reader, folder):
     quantization = {"group_size": GROUP_SIZE, "bits": DEFAULT_BITS, "mode": "affine", **overrides}
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     write_json(folder / "config.json", {**config, "quantization": quantization, "quantization_config": quantization})
-    write_json(folder / "generation_config.json", ids)
+    # The sampling that the model's makers recommend; at temperature 1 a model of this size wanders.
+    write_json(folder / "generation_config.json", {**ids, "do_sample": True, "temperature": 0.2, "top_p": 0.9})
     write_json(folder / "tokenizer.json", tokenizer_json(reader))
     write_json(folder / "tokenizer_config.json", tokenizer_config(reader, config))
     write_safetensors(folder / "model.safetensors", arrays)

@@ -7,9 +7,12 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "base/nearest_name.h"
@@ -293,6 +296,13 @@ Status parse_and_run(int argc, const char* const* argv) {
   }
   std::string path;
   Entry* entry = chosen_entry(entries, root, path);
+  // Words before the command: it was another that was meant.
+  if (const std::vector<std::string> before = root.remaining(); !path.empty() && !before.empty()) {
+    if (before[0].starts_with("-"))
+      return invalid_argument("unknown option {} before '{}'; 'tensorfold --help' explains the use",
+                              before[0], path);
+    return unknown_command(entries, before[0]);
+  }
   if (entry != nullptr) return run_entry(entries, *entry);
   if (wants_version) return fmt::print("tensorfold {}\n", TENSORFOLD_VERSION), Status();
   if (!path.empty()) return missing_subcommand(entries, path);
@@ -342,8 +352,15 @@ int exit_code(const Status& status) {
 }
 
 int run_command_line(int argc, const char* const* argv) {
-  const Status status = parse_and_run(argc, argv);
-  std::fflush(stdout);
+  Status status;
+  try {
+    status = parse_and_run(argc, argv);
+  } catch (const std::system_error& error) {  // fmt::print's, where standard output takes no more
+    status = make_error(StatusCode::kIo, "{}", error.what());
+  }
+  // A script must not take a cut-off output for the whole.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status.ok())
+    status = make_error(StatusCode::kIo, "standard output: {}", std::strerror(errno));
   if (!status.ok()) fmt::print(stderr, "tensorfold: {}\n", status.message());
   return exit_code(status);
 }

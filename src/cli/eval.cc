@@ -1,6 +1,7 @@
 // `tensorfold eval MODEL`: how well a model predicts a text, and its logits.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "cli/command.h"
@@ -49,6 +50,7 @@ class EvalCommand : public Command {
   Status run() override {
     if (text_path_.empty() == ids_path_.empty())
       return invalid_argument("'tensorfold eval' needs one of --text FILE and --ids FILE");
+    TF_RETURN_IF_ERROR(check_logits_path());
     TF_ASSIGN_OR_RETURN(const std::string input, read_input(text_path_.empty() ? ids_path_ : text_path_));
     std::vector<int32_t> ids;
     if (text_path_.empty()) {
@@ -65,6 +67,16 @@ class EvalCommand : public Command {
   }
 
  private:
+  /// The finished file is renamed into place, which would replace a device or a pipe.
+  Status check_logits_path() const {
+    std::error_code ignored;
+    const std::filesystem::file_status there = std::filesystem::status(options_.logits_path, ignored);
+    if (options_.logits_path.empty() || !std::filesystem::exists(there) ||
+        std::filesystem::is_regular_file(there))
+      return {};
+    return invalid_argument("--logits {}: is there and is not a regular file", options_.logits_path);
+  }
+
   void print_result(const Evaluation& result) const {
     fmt::print("{} tokens, {} predicted\nmean negative log-likelihood {:.6f}\nperplexity {:.4f}\n",
                result.num_tokens, result.num_scored, result.mean_nll, result.perplexity);

@@ -207,6 +207,17 @@ Status write_weights(const std::string& folder, std::span<const Part> parts, Rep
                     dump_json(index, {.indent = 2}) + "\n");
 }
 
+Status check_space(const std::string& folder, int64_t needed_bytes) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder, error);
+  while (there.has_relative_path() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error || space.available >= static_cast<uintmax_t>(needed_bytes)) return {};
+  return make_error(StatusCode::kIo, "{} would take {:.1f} GB, and {} has {:.1f} GB free", folder,
+                    static_cast<double>(needed_bytes) / 1e9, there.string(),
+                    static_cast<double>(space.available) / 1e9);
+}
+
 Status check_new_folder(const std::string& folder) {
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored) || std::filesystem::is_empty(folder, ignored)) return {};
@@ -224,6 +235,7 @@ Status write_toy_checkpoint(const std::string& folder, const ToyModel& model, ui
   Reporter reporter{.callback = progress};
   for (const Part& part : parts) reporter.total += part.bytes;
 
+  TF_RETURN_IF_ERROR(check_space(folder, reporter.total));
   std::error_code error;
   const std::string partial = folder + ".partial";
   std::filesystem::remove_all(partial, error);

@@ -339,6 +339,25 @@ def test_info_says_why_a_model_cannot_run(toy, tmp_path):
     assert "cannot run" in shown.stdout and "layer 0 q_proj: shape [256, 256], expected [192, 256]" in shown.stdout
 
 
+def test_output_that_cannot_be_written_is_a_failure(toy):
+    for arguments in (["info", toy, "--json"], ["inspect", toy, "--json"], ["--help"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([BINARY, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                    env=CLEAN, timeout=60)
+        assert result.returncode == 1 and "No space left" in result.stderr, arguments
+
+
+def test_logits_replace_no_device(toy, tmp_path):
+    (tmp_path / "ids").write_text("1 2 3")
+    os.mkfifo(tmp_path / "pipe")
+    failed(run("eval", toy, "--ids", tmp_path / "ids", "--logits", tmp_path / "pipe"), 2, "is not a regular file")
+
+
+def test_a_word_before_the_command_is_not_passed_over(toy):
+    failed(run("rnu", "run", toy, "x"), 2, "unknown command 'rnu'; did you mean run?")
+    failed(run("foo", "models"), 2, "foo")
+
+
 def test_models_lists_both_caches(toy, tmp_path):
     (tmp_path / "tensorfold").mkdir()
     (tmp_path / "tensorfold" / "mine").symlink_to(toy)
