@@ -48,10 +48,10 @@ __device__ __forceinline__ void prepare_mamba_rows(const RecurrenceLaunch& p,
   }
 }
 
-template <class Shape, int kColumns>
+template <class Shape>
 struct MambaCompute {
-  static constexpr int kKeys = Shape::kLaneKeys;
-  StateTile<Shape, kColumns> tile;
+  static constexpr int kColumns = Shape::kThreadColumns, kKeys = Shape::kLaneKeys;
+  StateTile<Shape> tile;
   RowRing<Shape> ring;
   float w[kColumns][4];  ///< step * x, g, d, x.
   /// Of the row before: this lane's partials, d and x.
@@ -63,9 +63,8 @@ struct MambaCompute {
   bool is_upper;  ///< Of two columns the upper four lanes add up the second.
 
   __device__ __forceinline__ MambaCompute(const RecurrenceLaunch& p, const RecurrenceBlock<Shape>& block,
-                                          const RowRing<Shape>& ring_, int first_column)
-      : tile(first_column),
-        ring(ring_),
+                                          const RowRing<Shape>& ring_)
+      : ring(ring_),
         out_stride(p.out_stride),
         num_rows(block.sequence.num_rows),
         is_upper(tile.key_lane & 4) {
@@ -175,19 +174,6 @@ struct MambaCompute {
   }
 };
 
-template <class Shape, int kThreadColumns>
-__device__ __forceinline__ void compute_columns(const RecurrenceLaunch& p,
-                                                const RecurrenceBlock<Shape>& block,
-                                                const RowRing<Shape>& ring, int first_column) {
-  MambaCompute<Shape, kThreadColumns> compute(p, block, ring, first_column);
-  compute.tile.load(p, block);
-  if constexpr (Shape::kIsOneRow)
-    compute.run_one();
-  else
-    compute.run();
-  compute.tile.store(p, block);
-}
-
 /// A block computes its columns for all rows of a sequence. Traffic: its part of the state, read and written;
 /// its columns of x and out; b and c of its group, which the blocks of one group share in L2.
 template <class Shape>
@@ -198,21 +184,20 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   const RecurrenceBlock<Shape> block(p);
   const RowRing<Shape> ring = make_ring<Shape>(reinterpret_cast<float*>(shared), barriers);
   if (block.sequence.num_rows == 0) return;
-  const int warp = threadIdx.x / 32;
-  constexpr int kWarpColumns = kWarpGroups * Shape::kThreadColumns, kSecond = Shape::kSecondColumns;
-  if (warp < Shape::kFirstWarps) {
-    compute_columns<Shape, Shape::kThreadColumns>(p, block, ring, warp * kWarpColumns);
-  } else if (warp < Shape::kComputeWarps) {
-    if constexpr (kSecond > 0) {
-      const int first =
-          Shape::kFirstWarps * kWarpColumns + (warp - Shape::kFirstWarps) * kWarpGroups * kSecond;
-      compute_columns<Shape, kSecond>(p, block, ring, first);
-    }
-  } else {
-    prepare_rows<Shape>(p, block, ring, [&](const PreparingWarp<Shape>& prepares, int stage, float* rows) {
-      prepare_mamba_rows<Shape>(p, block, ring, prepares, stage, rows);
+  if (threadIdx.x >= 32 * Shape::kComputeWarps) {
+    prepare_rows<Shape>(p, block, ring, [&](const PreparingWarp<Shape>& warp, int stage, float* rows) {
+      prepare_mamba_rows<Shape>(p, block, ring, warp, stage, rows);
     });
+    return;
   }
+  MambaCompute<Shape> compute(p, block, ring);
+  compute.tile.load(p, block);
+  if constexpr (Shape::kIsOneRow) {
+    compute.run_one();
+  } else {
+    compute.run();
+  }
+  compute.tile.store(p, block);
 }
 
 template <class Shape>
@@ -225,29 +210,27 @@ void launch(CUstream_st* stream, const RecurrenceLaunch& p) {
 
 }  // namespace
 
-#ifndef RECURRENCE_EXPERIMENT
 void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& p, RecurrenceBlocks blocks) {
   const bool is_small = blocks == RecurrenceBlocks::kSmall;
   if (blocks == RecurrenceBlocks::kOneRow) {
-    if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 0, 2, 1, 1, 7>>(stream, p);
-    if (p.key_dim <= 128) return launch<RecurrenceShape<16, 2, 0, 2, 1, 1, 7>>(stream, p);
-    return launch<RecurrenceShape<32, 1, 0, 2, 1, 1, 7>>(stream, p);
+    if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 2, 1, 1, 7>>(stream, p);
+    if (p.key_dim <= 128) return launch<RecurrenceShape<16, 2, 2, 1, 1, 7>>(stream, p);
+    return launch<RecurrenceShape<32, 1, 2, 1, 1, 7>>(stream, p);
   }
-  if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 0, 4, 2, 4, 2>>(stream, p);
+  if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 4, 2, 4, 2>>(stream, p);
   if (p.key_dim > 128) {
-    return is_small ? launch<RecurrenceShape<32, 1, 0, 4, 2, 4, 1>>(stream, p)
-                    : launch<RecurrenceShape<32, 2, 0, 4, 4, 4, 1>>(stream, p);
+    return is_small ? launch<RecurrenceShape<32, 1, 4, 2, 4, 1>>(stream, p)
+                    : launch<RecurrenceShape<32, 2, 4, 4, 4, 1>>(stream, p);
   }
   switch (blocks) {
     case RecurrenceBlocks::kOneRow:
     case RecurrenceBlocks::kSmall:
-      return launch<RecurrenceShape<16, 2, 0, 4, 2, 4, 2>>(stream, p);
+      return launch<RecurrenceShape<16, 2, 4, 2, 4, 2>>(stream, p);
     case RecurrenceBlocks::kMedium:
-      return launch<RecurrenceShape<16, 2, 0, 4, 4, 8, 1>>(stream, p);
+      return launch<RecurrenceShape<16, 2, 4, 4, 8, 1>>(stream, p);
     case RecurrenceBlocks::kWide:
-      return launch<RecurrenceShape<16, 3, 0, 4, 4, 8, 1>>(stream, p);
+      return launch<RecurrenceShape<16, 3, 4, 4, 8, 1>>(stream, p);
   }
 }
-#endif
 
 }  // namespace tensorfold::cuda

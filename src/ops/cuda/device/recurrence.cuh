@@ -19,19 +19,17 @@ constexpr int kKeyLanes = 8;
 constexpr int kWarpGroups = 32 / kKeyLanes;
 
 /// kLaneKeys: keys of a lane, 8 times as many as the key dimension or more. kWarpRows: rows a preparing warp
-/// does at once. kSecondColumns: not 0 where as many computing warps again have that many columns a thread,
-/// so that an SM's scheduler has two warps to choose from where it has columns for three threads only.
-template <int kLaneKeys_, int kThreadColumns_, int kSecondColumns_, int kComputeWarps_, int kPrepareWarps_,
-          int kWarpRows_, int kBlocksPerSm_>
+/// does at once.
+template <int kLaneKeys_, int kThreadColumns_, int kComputeWarps_, int kPrepareWarps_, int kWarpRows_,
+          int kBlocksPerSm_>
 struct RecurrenceShape {
   static constexpr int kLaneKeys = kLaneKeys_, kThreadColumns = kThreadColumns_,
-                       kSecondColumns = kSecondColumns_, kPrepareWarps = kPrepareWarps_,
-                       kWarpRows = kWarpRows_, kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kFirstWarps = kComputeWarps_,
-                       kComputeWarps = kComputeWarps_ * (kSecondColumns > 0 ? 2 : 1);
+                       kComputeWarps = kComputeWarps_, kPrepareWarps = kPrepareWarps_, kWarpRows = kWarpRows_,
+                       kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kKeys = kKeyLanes * kLaneKeys;
   static constexpr int kPieces = kKeys / 32;  ///< Keys of a lane where a whole warp shares a row.
-  static constexpr int kColumns = kWarpGroups * kFirstWarps * (kThreadColumns + kSecondColumns);
+  static constexpr int kWarpColumns = kWarpGroups * kThreadColumns;
+  static constexpr int kColumns = kWarpColumns * kComputeWarps;
   static constexpr int kThreads = 32 * (kComputeWarps + kPrepareWarps);
   static constexpr int kStageRows = kPrepareWarps * kWarpRows;
   static constexpr int kRingRows = 2 * kStageRows;
@@ -122,14 +120,15 @@ __device__ __forceinline__ void load_4(float* to, const float* from) {
 
 /// A computing lane's part of the state, in registers: s[c][n] is key key_lane + 8n of the block's column
 /// column(c). Columns and keys that do not exist are +0.
-template <class Shape, int kThreadColumns>
+template <class Shape>
 struct StateTile {
+  static constexpr int kThreadColumns = Shape::kThreadColumns;
   float s[kThreadColumns][Shape::kLaneKeys];
   int key_lane, first_column;
 
-  __device__ __forceinline__ explicit StateTile(int first_column_of_warp)
+  __device__ __forceinline__ StateTile()
       : key_lane(threadIdx.x % kKeyLanes),
-        first_column(first_column_of_warp + threadIdx.x % 32 / kKeyLanes) {}
+        first_column(threadIdx.x / 32 * Shape::kWarpColumns + threadIdx.x % 32 / kKeyLanes) {}
   __device__ __forceinline__ int column(int c) const { return first_column + c * kWarpGroups; }
 
   __device__ __forceinline__ void load(const RecurrenceLaunch& p, const RecurrenceBlock<Shape>& block) {
