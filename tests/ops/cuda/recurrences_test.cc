@@ -209,7 +209,7 @@ struct Case {
 std::string to_string(const Case& c) {
   std::string text = "heads " + std::to_string(c.num_heads) + " of " + std::to_string(c.key_dim) + "x" +
                      std::to_string(c.value_dim) + " keys " + std::to_string(c.num_keys) + " rows";
-  for (int64_t n : c.lengths) text += " " + std::to_string(n);
+  for (int64_t n : c.lengths) text.append(1, ' ').append(std::to_string(n));
   return text;
 }
 
