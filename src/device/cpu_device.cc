@@ -66,16 +66,17 @@ class CpuDevice final : public Device {
     return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   }
 
+  // memcpy and memset take no null, not even for no bytes.
   Status copy_to_device(std::byte* device, const std::byte* host, int64_t size_bytes) override {
-    std::memcpy(device, host, static_cast<size_t>(size_bytes));
+    if (size_bytes > 0) std::memcpy(device, host, static_cast<size_t>(size_bytes));
     return {};
   }
   Status copy_to_host(std::byte* host, const std::byte* device, int64_t size_bytes) override {
-    std::memcpy(host, device, static_cast<size_t>(size_bytes));
+    if (size_bytes > 0) std::memcpy(host, device, static_cast<size_t>(size_bytes));
     return {};
   }
   Status zero(std::byte* device, int64_t size_bytes) override {
-    std::memset(device, 0, static_cast<size_t>(size_bytes));
+    if (size_bytes > 0) std::memset(device, 0, static_cast<size_t>(size_bytes));
     return {};
   }
 
