@@ -1,4 +1,4 @@
-// The blocks that families are built of: attention, SwiGLU MLP, sparse mixture of experts, and the embedding
+// The blocks that families are built of: attention, MLP, sparse mixture of experts, and the embedding
 // and head at the two ends. A block holds the handles of its weights and its shape; its forward reads like
 // the paper's formula. The families bind the weights (names and shapes differ) and decide what follows what.
 #pragma once

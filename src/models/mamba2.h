@@ -16,8 +16,8 @@ namespace tensorfold {
 struct Mamba2Shape {
   int64_t num_heads = 0;  ///< Hm.
   int64_t head_dim = 0;   ///< P.
-  int64_t num_groups =
-      0;  ///< G, a divisor of Hm: heads that share B and C, channels that are normed together.
+  /// G, a divisor of Hm: the heads of a group share B and C, and its channels are normed together.
+  int64_t num_groups = 0;
   int64_t state_size = 0;  ///< N.
   int64_t conv_taps = 0;   ///< 2 or more.
 
