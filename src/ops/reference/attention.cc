@@ -29,6 +29,7 @@ struct HeadQuery {
   std::vector<float> q;  // [D]
   float score_scale;
   VisibleKeys keys;
+  int short_sum_partials;
 };
 
 float cached(const std::byte* page, const KvShape& shape, int64_t kv_head, int64_t index) {
@@ -65,7 +66,7 @@ void add_tile(Partial& span, const HeadQuery& query, int64_t first) {
     s[slot] = sees(slot) ? query.score_scale * dot_key(query, query.pages->key_page(page), slot) : kMinusInfinity;
     if (s[slot] > m) m = s[slot];
   }
-  reference::ShortSum sum;
+  reference::ShortSum sum(query.short_sum_partials);
   for (int64_t slot = 0; slot < kPageTokens; ++slot) {
     p[slot] = sees(slot) ? exp2_f32(s[slot] - m) : 0.0f;
     sum.add(p[slot]);
@@ -131,7 +132,8 @@ void ReferenceOps::attention(const AttentionCall& call) {
       const int64_t t = sequence.first_row + i;
       for (int64_t head = 0; head < call.num_heads; ++head) {
         HeadQuery query{call.pages, sequence.page_table, head * shape.num_kv_heads / call.num_heads, {},
-                        attention_score_scale(call.scale), visible_keys(sequence.first_pos + i, call.window)};
+                        attention_score_scale(call.scale), visible_keys(sequence.first_pos + i, call.window),
+                        short_sum_partials_};
         for (int64_t d = 0; d < head_dim; ++d) query.q.push_back(reference::load(call.q, t, head * head_dim + d));
         Partial total = attend(query);
         if (call.sinks != nullptr) {

@@ -16,7 +16,7 @@ void ReferenceOps::gated_rms_norm(const GatedRmsNormCall& call) {
   };
   for (int64_t t = 0; t < call.x.dim(0); ++t) {
     for (int64_t first = 0; first < n; first += group) {
-      reference::ShortSum squares;
+      reference::ShortSum squares(short_sum_partials_);
       for (int64_t i = first; i < first + group; ++i) squares.add_square(normed(t, i));
       const float mean = squares.total() * (1.0f / static_cast<float>(group));
       const float inverse = rsqrt_f32(mean + call.eps);

@@ -18,8 +18,8 @@ using reference::KeySum;
 float decay(float a_log, float step) { return exp_f32(-(exp_f32(a_log) * step)); }
 
 /// The `count` values at `x`, scaled to unit length.
-std::vector<float> normalized(const float* x, int64_t count) {
-  reference::ShortSum squares;
+std::vector<float> normalized(const float* x, int64_t count, int short_sum_partials) {
+  reference::ShortSum squares(short_sum_partials);
   for (int64_t i = 0; i < count; ++i) squares.add_square(x[i]);
   const float inverse = rsqrt_f32(squares.total() + 1e-6f);
   std::vector<float> y(x, x + count);
@@ -34,12 +34,12 @@ float* clear_at_start(const RecurrentStates& states, const SequenceRows& sequenc
 }
 
 /// One row of one value head; S [Dk, Dv].
-void delta_row(const GatedDeltaCall& call, int64_t t, int64_t head, float* S) {
+void delta_row(const GatedDeltaCall& call, int64_t t, int64_t head, float* S, int short_sum_partials) {
   const RecurrentShape& shape = call.states->shape;
   const int64_t Dk = shape.key_dim, Dv = shape.value_dim;
   const int64_t key_head = head / (shape.num_heads / (call.k.dim(1) / Dk));
-  std::vector<float> q = normalized(call.q.row<const float>(t) + key_head * Dk, Dk);
-  const std::vector<float> k = normalized(call.k.row<const float>(t) + key_head * Dk, Dk);
+  std::vector<float> q = normalized(call.q.row<const float>(t) + key_head * Dk, Dk, short_sum_partials);
+  const std::vector<float> k = normalized(call.k.row<const float>(t) + key_head * Dk, Dk, short_sum_partials);
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(Dk)));
   KeySum qk;
   for (int64_t i = 0; i < Dk; ++i) {
@@ -121,8 +121,9 @@ void ReferenceOps::causal_conv(const CausalConvCall& call) {
 
 void ReferenceOps::gated_delta(const GatedDeltaCall& call) {
   ScopedFlushDenormals flush;
-  for_recurrent_rows(*call.states, call.rows,
-                     [&](int64_t t, int64_t head, float* S) { delta_row(call, t, head, S); });
+  for_recurrent_rows(*call.states, call.rows, [&](int64_t t, int64_t head, float* S) {
+    delta_row(call, t, head, S, short_sum_partials_);
+  });
 }
 
 void ReferenceOps::mamba2(const Mamba2Call& call) {

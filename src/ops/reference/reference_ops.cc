@@ -5,7 +5,7 @@
 
 namespace tensorfold {
 
-ReferenceOps::ReferenceOps() {
+ReferenceOps::ReferenceOps(int short_sum_partials) : short_sum_partials_(short_sum_partials) {
   info_.name = "reference";
   info_.arithmetic_id = "cpu/1";
   info_.isa = "scalar";

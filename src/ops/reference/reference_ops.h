@@ -14,7 +14,9 @@ namespace tensorfold {
 /// SIMD.
 class ReferenceOps final : public Ops {
  public:
-  ReferenceOps();
+  /// short_sum_partials: those of the backend whose sums are wanted, 32 for the CPU's, 256 for CUDA's; tests
+  /// of CUDA ops that have no other sum take their expectation from here.
+  explicit ReferenceOps(int short_sum_partials = 32);
 
   // pack.cc
   Status check_linear(const LinearSpec& spec) const override;
@@ -50,6 +52,7 @@ class ReferenceOps final : public Ops {
 
  private:
   BackendInfo info_;
+  int short_sum_partials_;
 };
 
 }  // namespace tensorfold

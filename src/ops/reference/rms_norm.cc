@@ -9,7 +9,7 @@ void ReferenceOps::rms_norm(View out, View x, View weight, const RmsNormOptions&
   ScopedFlushDenormals flush;
   const int64_t hidden_size = x.dim(1);
   for (int64_t t = 0; t < x.dim(0); ++t) {
-    reference::ShortSum squares;
+    reference::ShortSum squares(short_sum_partials_);
     for (int64_t e = 0; e < hidden_size; ++e) squares.add_square(reference::load(x, t, e));
     const float mean = squares.total() * (1.0f / static_cast<float>(hidden_size));
     const float inverse = rsqrt_f32(mean + options.eps);

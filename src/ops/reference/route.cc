@@ -20,10 +20,10 @@ float largest(const Scores& x) {
 }
 
 /// e^(x - max x), and divided by their sum if `over_sum`.
-Scores exponentials(const Scores& x, bool over_sum) {
+Scores exponentials(const Scores& x, bool over_sum, int short_sum_partials) {
   const float max = largest(x);
   Scores p;
-  reference::ShortSum sum;
+  reference::ShortSum sum(short_sum_partials);
   for (const float value : x) sum.add(p.emplace_back(exp_f32(value - max)));
   const float total = sum.total();
   for (float& value : p) value = over_sum ? value / total : value;
@@ -61,8 +61,8 @@ std::vector<bool> experts_of_best_groups(const Scores& q, int64_t num_groups, in
 }
 
 /// The score of every expert, by which the weights are made.
-Scores scores_of(const RouteCall& call, const Scores& logits) {
-  if (call.scoring == RouterScoring::kSoftmax) return exponentials(logits, true);
+Scores scores_of(const RouteCall& call, const Scores& logits, int short_sum_partials) {
+  if (call.scoring == RouterScoring::kSoftmax) return exponentials(logits, true, short_sum_partials);
   Scores p = logits;
   if (call.scoring == RouterScoring::kSigmoid)
     for (float& value : p) value = sigmoid_f32(value);
@@ -83,12 +83,13 @@ std::vector<int32_t> choose(const RouteCall& call, const Scores& q) {
   return best(q, experts_of_best_groups(q, call.num_groups, call.groups_kept), k);
 }
 
-Scores weights_of(const RouteCall& call, const Scores& p, const std::vector<int32_t>& chosen) {
+Scores weights_of(const RouteCall& call, const Scores& p, const std::vector<int32_t>& chosen,
+                  int short_sum_partials) {
   Scores weights;
   for (const int32_t e : chosen) weights.push_back(p[e]);
   const bool softmax_of_chosen = call.scoring == RouterScoring::kSoftmaxOfChosen;
-  if (softmax_of_chosen) weights = exponentials(weights, false);
-  reference::ShortSum sum;
+  if (softmax_of_chosen) weights = exponentials(weights, false, short_sum_partials);
+  reference::ShortSum sum(short_sum_partials);
   for (const float weight : weights) sum.add(weight);
   float total = sum.total();
   if (call.scoring == RouterScoring::kSigmoid) total = total + 1e-20f;
@@ -105,10 +106,10 @@ void ReferenceOps::route(const RouteCall& call) {
   ScopedFlushDenormals flush;
   for (int64_t t = 0; t < call.router_logits.dim(0); ++t) {
     const float* logits = call.router_logits.row<const float>(t);
-    const Scores p = scores_of(call, Scores(logits, logits + call.router_logits.dim(1)));
+    const Scores p = scores_of(call, Scores(logits, logits + call.router_logits.dim(1)), short_sum_partials_);
     const Scores q = corrected(call, p);
     const std::vector<int32_t> chosen = choose(call, q);
-    Scores weights = weights_of(call, p, chosen);
+    Scores weights = weights_of(call, p, chosen, short_sum_partials_);
     // Else an expert whose score is NaN would just never be chosen, and nobody would learn of it.
     if (std::ranges::any_of(q, [](float score) { return std::isnan(score); }))
       std::ranges::fill(weights, std::numeric_limits<float>::quiet_NaN());
