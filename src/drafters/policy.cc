@@ -1,0 +1,140 @@
+// See policy.h.
+#include "drafters/policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tensorfold {
+namespace {
+
+/// Larger passes are counted as of this size: what a row more costs does not change much by then.
+constexpr int64_t kMaxRows = 512;
+/// A row more costs this share of a pass of one row where nothing is measured.
+constexpr double kFirstSlope = 0.15;
+/// Passes after which a size that was not seen is forgotten.
+constexpr int64_t kStalePasses = 512;
+/// Guesses that acceptance looks back on.
+constexpr double kWindow = 40;
+/// What is assumed of each evidence, with the weight of so many guesses.
+constexpr std::array<double, kNumEvidence> kPrior = {0.3, 0.5, 0.7, 0.9};
+constexpr double kPriorWeight = 3;
+/// Gains below this are noise.
+constexpr double kLeastGain = 1.02;
+
+}  // namespace
+
+void PassCosts::add(int64_t num_rows, double ms) {
+  const auto n = static_cast<size_t>(std::clamp<int64_t>(num_rows, 1, kMaxRows));
+  if (n >= sizes_.size()) sizes_.resize(n + 1);
+  Size& size = sizes_[n];
+  size.seen_at = ++num_added_;
+  if (size.ms == 0) {
+    size.ms = ms;
+  } else {
+    // Times are skewed: what disturbs a pass makes it longer.
+    const double sample = std::min(ms, 1.5 * size.ms);
+    size.ms += (sample < size.ms ? 0.3 : 0.1) * (sample - size.ms);
+  }
+  for (size_t fewer = 1; fewer < n; ++fewer) sizes_[fewer].ms = std::min(sizes_[fewer].ms, size.ms);
+  if (num_added_ % kStalePasses == 0) forget_stale();
+}
+
+void PassCosts::forget_stale() {
+  for (Size& size : sizes_)
+    if (size.seen_at + kStalePasses < num_added_) size.ms = 0;
+}
+
+int64_t PassCosts::largest() const {
+  int64_t n = std::ssize(sizes_) - 1;
+  while (n > 0 && sizes_[n].ms == 0) --n;
+  return std::max<int64_t>(n, 0);
+}
+
+double PassCosts::estimate(int64_t num_rows) const {
+  const int64_t n = std::clamp<int64_t>(num_rows, 1, kMaxRows);
+  int64_t below = 0, above = 0, least = 0;  // known sizes next to n, and the smallest
+  for (int64_t i = 1; i < std::ssize(sizes_); ++i) {
+    if (sizes_[i].ms == 0) continue;
+    if (least == 0) least = i;
+    if (i <= n) below = i;
+    if (i >= n && above == 0) above = i;
+  }
+  if (least == 0) return 0;
+  const auto ms = [&](int64_t i) { return sizes_[i].ms; };
+  if (below == n) return ms(n);
+  if (below > 0 && above > 0)
+    return ms(below) +
+           (ms(above) - ms(below)) * static_cast<double>(n - below) / static_cast<double>(above - below);
+  if (below == 0) return ms(above) / (1 + kFirstSlope * static_cast<double>(above - n));
+  // Beyond the largest known size: as a row cost between the smallest and that.
+  const double slope = below > least
+                           ? (ms(below) - ms(least)) / static_cast<double>(below - least)
+                           : kFirstSlope * ms(least) / (1 + kFirstSlope * static_cast<double>(least - 1));
+  return ms(below) + slope * static_cast<double>(n - below);
+}
+
+double Acceptance::probability(int evidence) const {
+  const Counts& counts = counts_[static_cast<size_t>(evidence)];
+  return (kPriorWeight * kPrior[static_cast<size_t>(evidence)] + counts.right) /
+         (kPriorWeight + counts.tried);
+}
+
+void Acceptance::add(int evidence, int64_t num_drafted, int64_t num_accepted) {
+  // Guesses after the first wrong one were not tried.
+  const auto right = static_cast<double>(num_accepted);
+  const double tried = right + (num_accepted < num_drafted ? 1 : 0);
+  Counts& counts = counts_[static_cast<size_t>(evidence)];
+  const double kept = std::exp(-tried / kWindow);
+  counts = {.tried = counts.tried * kept + tried, .right = counts.right * kept + right};
+}
+
+void Acceptance::fade(int evidence) {
+  Counts& counts = counts_[static_cast<size_t>(evidence)];
+  constexpr double kKept = 1 - 1 / (2 * kWindow);
+  counts = {.tried = counts.tried * kKept, .right = counts.right * kKept};
+}
+
+void DraftLoss::add(double pass_ms, double extra_ms, double saved_ms) {
+  elapsed_ms_ += pass_ms;
+  loss_ms_ = std::max(loss_ms_ + extra_ms - saved_ms, -kMostCredit_ms);
+}
+
+void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
+                   std::span<DraftChoice> choices) {
+  const double base_ms = costs.estimate(base_rows);
+  if (base_ms <= 0) return;  // a serial pass comes first
+  max_rows = std::min(max_rows, std::max(2 * costs.largest(), base_rows + 1) - base_rows);
+  struct Next {
+    size_t choice;
+    double probability;  ///< That this guess and all before it are right.
+  };
+  const auto less = [](const Next& a, const Next& b) { return a.probability < b.probability; };
+  std::vector<Next> heap;
+  for (size_t i = 0; i < choices.size(); ++i)
+    if (choices[i].available > 0) heap.push_back({i, choices[i].probability});
+  std::make_heap(heap.begin(), heap.end(), less);
+  std::vector<size_t> order;  // choices in the order in which guesses are added
+  std::vector<int64_t> added(choices.size());
+  double tokens = static_cast<double>(num_sequences), best_rate = kLeastGain * tokens / base_ms;
+  size_t best = 0;
+  while (!heap.empty() && std::ssize(order) < max_rows) {
+    std::pop_heap(heap.begin(), heap.end(), less);
+    Next next = heap.back();
+    heap.pop_back();
+    order.push_back(next.choice);
+    tokens += next.probability;
+    const double rate = tokens / costs.estimate(base_rows + std::ssize(order));
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = order.size();
+    }
+    const DraftChoice& choice = choices[next.choice];
+    if (++added[next.choice] == choice.available) continue;
+    next.probability *= choice.probability;
+    heap.push_back(next);
+    std::push_heap(heap.begin(), heap.end(), less);
+  }
+  for (size_t i = 0; i < best; ++i) ++choices[order[i]].chosen;
+}
+
+}  // namespace tensorfold

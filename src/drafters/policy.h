@@ -1,0 +1,85 @@
+// How many drafted rows a pass should verify: as many as are expected to raise tokens per millisecond, from
+// what passes of each size have taken and how often each kind of proposal was right. Changes speed only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "drafters/drafter.h"
+
+namespace tensorfold {
+
+/// What passes take, by their number of rows: measured where there was one, interpolated elsewhere. One
+/// thread.
+class PassCosts {
+ public:
+  /// A pass of decoding and drafted rows took so long. Single outliers weigh little; a size that was not seen
+  /// for long is forgotten, so that it is tried again.
+  void add(int64_t num_rows, double ms);
+
+  /// Expected milliseconds of a pass; 0 before the first add().
+  double estimate(int64_t num_rows) const;
+
+  /// Rows of the largest pass that is known; 0 before the first add().
+  int64_t largest() const;
+
+ private:
+  struct Size {
+    double ms = 0;  ///< 0: not known.
+    int64_t seen_at = 0;
+  };
+  void forget_stale();
+
+  std::vector<Size> sizes_;  ///< By number of rows.
+  int64_t num_added_ = 0;
+};
+
+/// How often the guesses of one request were right, by the drafter's evidence. One thread.
+class Acceptance {
+ public:
+  /// Probability that the next guess is right where those before it were.
+  double probability(int evidence) const;
+
+  void add(int evidence, int64_t num_drafted, int64_t num_accepted);
+
+  /// A proposal of this evidence was not tried: what is known of it fades.
+  void fade(int evidence);
+
+ private:
+  struct Counts {
+    double tried = 0, right = 0;
+  };
+  std::array<Counts, kNumEvidence> counts_;
+};
+
+/// What verifying costs a request beyond what it saves. A request may lose 1 % of its time and one row more,
+/// then it stays serial until that is made good: text that nothing predicts stays near serial speed, whatever
+/// the estimates say.
+class DraftLoss {
+ public:
+  /// A pass of pass_ms was run for the request, extra_ms of it for drafts, which saved saved_ms.
+  void add(double pass_ms, double extra_ms, double saved_ms);
+  bool allows(double serial_ms) const { return loss_ms_ <= kShare * elapsed_ms_ + kFirst * serial_ms; }
+
+ private:
+  static constexpr double kShare = 0.01, kFirst = 0.5, kMostCredit_ms = 200;
+  double elapsed_ms_ = 0, loss_ms_ = 0;
+};
+
+/// A sequence whose draft may be verified.
+struct DraftChoice {
+  double probability = 0;  ///< Of each next guess, where those before it were right.
+  int64_t available = 0;   ///< Guesses.
+  int64_t chosen = 0;      ///< Out.
+};
+
+/// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, at most max_rows in
+/// all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added by
+/// probability, so the choice is the best of those. Passes grow to at most about twice the largest one that
+/// was measured, so that finding out that rows are dear is not.
+void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
+                   std::span<DraftChoice> choices);
+
+}  // namespace tensorfold

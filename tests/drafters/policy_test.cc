@@ -1,0 +1,137 @@
+// The policy's parts one by one, and on simulated text: what it gains where guesses are right, and what it
+// loses where none are.
+#include "drafters/policy.h"
+
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+
+namespace tensorfold {
+namespace {
+
+TEST(PassCosts, AreMeasuredAndInBetweenInterpolated) {
+  PassCosts costs;
+  EXPECT_EQ(costs.estimate(3), 0);
+  costs.add(1, 10);
+  EXPECT_EQ(costs.estimate(1), 10);
+  EXPECT_GT(costs.estimate(2), 10);
+  costs.add(5, 18);
+  EXPECT_DOUBLE_EQ(costs.estimate(3), 14);
+  EXPECT_DOUBLE_EQ(costs.estimate(7), 22);
+  costs.add(5, 100);  // an outlier
+  EXPECT_LT(costs.estimate(5), 20);
+  for (int i = 0; i < 50; ++i) costs.add(5, 30);
+  EXPECT_NEAR(costs.estimate(5), 30, 1);
+  for (int i = 0; i < 50; ++i) costs.add(8, 20);  // then five rows cannot take longer
+  EXPECT_LE(costs.estimate(5), 20);
+}
+
+TEST(PassCosts, ForgetSizesThatAreNoLongerSeen) {
+  PassCosts costs;
+  costs.add(1, 10);
+  costs.add(6, 1000);
+  for (int i = 0; i < 2000; ++i) costs.add(1, 10);
+  EXPECT_LT(costs.estimate(6), 50);
+}
+
+TEST(Acceptance, FollowsWhatHappenedAndFadesToTheAssumption) {
+  Acceptance acceptance;
+  const double assumed = acceptance.probability(0);
+  EXPECT_GT(acceptance.probability(3), assumed);
+  for (int i = 0; i < 20; ++i) acceptance.add(0, 4, 4);
+  EXPECT_GT(acceptance.probability(0), 0.9);
+  for (int i = 0; i < 200; ++i) acceptance.add(0, 4, 0);
+  EXPECT_LT(acceptance.probability(0), 0.05);
+  for (int i = 0; i < 1000; ++i) acceptance.fade(0);
+  EXPECT_NEAR(acceptance.probability(0), assumed, 0.01);
+  for (int i = 0; i < 500; ++i) acceptance.add(1, 8, 2);  // of three tried, two right
+  EXPECT_NEAR(acceptance.probability(1), 2.0 / 3, 0.05);
+}
+
+PassCosts linear_costs(double first, double per_row) {
+  PassCosts costs;
+  for (int64_t n = 1; n <= 40; ++n) costs.add(n, first + per_row * static_cast<double>(n));
+  return costs;
+}
+
+TEST(ChooseDrafts, TakesWhatPaysAndNoMore) {
+  const PassCosts costs = linear_costs(8, 2);  // one row 10 ms, each more 2 ms
+  const auto chosen = [&](double probability, int64_t available, int64_t max_rows) {
+    DraftChoice choice{.probability = probability, .available = available};
+    choose_drafts(costs, 1, 1, max_rows, {&choice, 1});
+    return choice.chosen;
+  };
+  EXPECT_EQ(chosen(0.1, 8, 40), 0);
+  EXPECT_EQ(chosen(1.0, 8, 40), 8);
+  EXPECT_EQ(chosen(1.0, 8, 3), 3);
+  EXPECT_EQ(chosen(1.0, 0, 40), 0);
+  // (1 + 0.5 + 0.25) / 14 is less than (1 + 0.5) / 12.
+  EXPECT_EQ(chosen(0.5, 8, 40), 1 + ((1 + 0.5 + 0.25) / 14 > 1.5 / 12));
+  EXPECT_GT(chosen(0.8, 8, 40), 1);
+  EXPECT_LT(chosen(0.8, 8, 40), 8);
+}
+
+TEST(ChooseDrafts, GivesRowsToTheLikeliestGuesses) {
+  const PassCosts costs = linear_costs(8, 1);
+  std::vector<DraftChoice> choices = {{.probability = 0.3, .available = 8},
+                                      {.probability = 0.95, .available = 8}};
+  choose_drafts(costs, 2, 2, 6, choices);
+  EXPECT_EQ(choices[0].chosen, 0);
+  EXPECT_GE(choices[1].chosen, 4);
+}
+
+TEST(ChooseDrafts, WaitsForASerialPass) {
+  DraftChoice choice{.probability = 1, .available = 8};
+  choose_drafts(PassCosts(), 1, 1, 8, {&choice, 1});
+  EXPECT_EQ(choice.chosen, 0);
+}
+
+/// Tokens per serial millisecond of a reply whose guesses are right with these probabilities, one per
+/// evidence.
+double simulated_speed(const std::array<double, kNumEvidence>& truth, double per_row, int64_t num_tokens) {
+  PassCosts costs;
+  Acceptance acceptance;
+  DraftLoss loss;
+  const double serial_ms = 10;
+  double total_ms = 0;
+  int64_t done = 0;
+  for (uint64_t pass = 0; done < num_tokens; ++pass) {
+    const uint64_t word = mix64(pass + 77);
+    const int evidence = static_cast<int>(word % kNumEvidence);
+    DraftChoice choice{.probability = acceptance.probability(evidence), .available = 8};
+    if (loss.allows(costs.estimate(1))) choose_drafts(costs, 1, 1, 8, {&choice, 1});
+    int64_t right = 0;
+    while (right < choice.chosen && static_cast<double>(mix64(word + 1 + right) >> 11) * 0x1p-53 <
+                                        truth[static_cast<size_t>(evidence)])
+      ++right;
+    const double noise = 1 + 0.05 * static_cast<double>(mix64(word + 99) >> 11) * 0x1p-53;
+    const double ms = (serial_ms + per_row * static_cast<double>(choice.chosen)) * noise;
+    costs.add(1 + choice.chosen, ms);
+    if (choice.chosen > 0) {
+      acceptance.add(evidence, choice.chosen, right);
+    } else {
+      acceptance.fade(evidence);
+    }
+    const double extra = costs.estimate(1 + choice.chosen) - costs.estimate(1);
+    loss.add(ms, extra, static_cast<double>(right) * costs.estimate(1));
+    total_ms += ms / 1.025;
+    done += 1 + right;
+  }
+  return static_cast<double>(num_tokens) * serial_ms / total_ms;
+}
+
+TEST(Policy, NovelTextStaysNearSerialSpeedWhateverRowsCost) {
+  for (const double per_row : {0.1, 0.5, 1.5, 4.0, 10.0}) {
+    for (const int64_t num_tokens : {100, 400, 4000})
+      EXPECT_GT(simulated_speed({0.02, 0.03, 0.05, 0.05}, per_row, num_tokens), 0.97)
+          << per_row << " ms a row, " << num_tokens << " tokens";
+  }
+}
+
+TEST(Policy, RightGuessesAreUsed) {
+  EXPECT_GT(simulated_speed({0.95, 0.95, 0.98, 0.98}, 1.0, 400), 3.0);
+  EXPECT_GT(simulated_speed({0.02, 0.02, 0.02, 0.95}, 1.0, 800), 1.4);
+}
+
+}  // namespace
+}  // namespace tensorfold
