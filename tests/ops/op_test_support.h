@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,10 @@ class Array {
     }
     return *this;
   }
+
+  /// All of its memory, guards included: for copies on another device.
+  std::span<std::byte> block() { return bytes_; }
+  std::span<const std::byte> block() const { return bytes_; }
 
   /// Every byte outside of the elements is as it was.
   bool guards_intact() const {

@@ -18,8 +18,8 @@ __device__ __forceinline__ float halve_partials(const float (&p)[8]) {
   return sum;
 }
 
-/// The sum of 256 partials, of which thread i of a block of 256 holds partial i; to every thread. `shared` may
-/// be written again after the block's next barrier.
+/// The sum of 256 partials, of which thread i of a block of 256 holds partial i; to every thread. `shared`
+/// may be written again after the block's next barrier.
 __device__ __forceinline__ float halve_partials_of_block(float partial, float* shared) {
   shared[threadIdx.x] = partial;
   __syncthreads();
@@ -36,8 +36,7 @@ __device__ __forceinline__ float sum_of_squares(const float (&x)[kPieces], float
   constexpr int kPartials = kShortSumPartials / kThreads;
   float partials[kPartials] = {};
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
-    partials[i % kPartials] = __fmaf_rn(x[i], x[i], partials[i % kPartials]);
+  for (int i = 0; i < kPieces; ++i) partials[i % kPartials] = __fmaf_rn(x[i], x[i], partials[i % kPartials]);
   if constexpr (kThreads == 32) {
     return halve_partials(partials);
   } else {
