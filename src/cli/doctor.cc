@@ -6,24 +6,52 @@
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "device/cuda_device.h"
 #include "engine/bench.h"
 #include "engine/self_check.h"
 
 namespace tensorfold {
 namespace {
 
+struct CudaCheck {
+  CudaDeviceInfo device;
+  std::string arithmetic_id;
+  RowCheck rows;
+  Status status;  ///< Why it could not be used or checked.
+};
+
 struct Diagnosis {
   MachineInfo machine;
+  std::vector<CudaCheck> cuda;
   std::vector<IsaCheck> isas;
   double read_gb_per_s = 0;
 };
 
 bool is_healthy(const IsaCheck& check) { return check.status.ok() && check.num_different == 0; }
 
+bool is_healthy(const CudaCheck& check) { return check.status.ok() && check.rows.num_different == 0; }
+
+CudaCheck check_cuda_device(int ordinal) {
+  CudaCheck check;
+  const Result<CudaDeviceInfo> device = describe_cuda_device(ordinal);
+  check.status = device.status();
+  if (!device.ok()) return check;
+  check.device = *device;
+  const Result<std::unique_ptr<Ops>> ops = make_cuda_ops({.device = ordinal});
+  check.status = ops.status();
+  if (!ops.ok()) return check;
+  check.arithmetic_id = (*ops)->info().arithmetic_id;
+  const Result<RowCheck> rows = check_rows(**ops);
+  check.status = rows.status();
+  if (rows.ok()) check.rows = *rows;
+  return check;
+}
+
 Diagnosis diagnose() {
   Diagnosis d;
   d.machine = describe_machine();
   d.isas = check_cpu_bits();
+  for (int i = 0; i < num_cuda_devices(); ++i) d.cuda.push_back(check_cuda_device(i));
   const Result<double> bytes_per_s = measure_read_bandwidth(d.machine.num_cpus);
   d.read_gb_per_s = bytes_per_s.ok() ? *bytes_per_s / 1e9 : 0;
   return d;
@@ -40,6 +68,19 @@ Json to_json(const Diagnosis& d) {
     entry.set("ok", is_healthy(check));
     isas.push_back(std::move(entry));
   }
+  Json cuda = Json::array();
+  for (const CudaCheck& check : d.cuda) {
+    Json entry = Json::object();
+    entry.set("name", check.device.name);
+    entry.set("compute_capability", fmt::format("{}.{}", check.device.major, check.device.minor));
+    entry.set("total_bytes", check.device.total_bytes);
+    entry.set("free_bytes", check.device.free_bytes);
+    entry.set("arithmetic_id", check.arithmetic_id);
+    entry.set("num_outputs", check.rows.num_outputs);
+    entry.set("num_different", check.rows.num_different);
+    entry.set("ok", is_healthy(check));
+    cuda.push_back(std::move(entry));
+  }
   Json json = Json::object();
   json.set("cpu", d.machine.cpu);
   json.set("num_cpus", d.machine.num_cpus);
@@ -47,6 +88,7 @@ Json to_json(const Diagnosis& d) {
   json.set("free_bytes", d.machine.free_bytes);
   json.set("read_gb_per_s", d.read_gb_per_s);
   json.set("isas", std::move(isas));
+  json.set("cuda", std::move(cuda));
   return json;
 }
 
@@ -64,13 +106,26 @@ void print_diagnosis(const Diagnosis& d) {
       fmt::print("{:<14} ok: {} results equal the definition to the bit ({})\n", check.isa, check.num_outputs,
                  check.arithmetic_id);
   }
+  for (size_t i = 0; i < d.cuda.size(); ++i) {
+    const CudaCheck& check = d.cuda[i];
+    fmt::print("cuda:{:<9} {}, {} free of {}\n", i, check.device.name, shown_bytes(check.device.free_bytes),
+               shown_bytes(check.device.total_bytes));
+    if (!check.status.ok())
+      fmt::print("{:<14} cannot run: {}\n", "", check.status.message());
+    else if (check.rows.num_different > 0)
+      fmt::print("{:<14} WRONG: {} of {} results depend on the rows of a pass\n", "", check.rows.num_different,
+                 check.rows.num_outputs);
+    else
+      fmt::print("{:<14} ok: {} results do not depend on the rows of a pass ({})\n", "", check.rows.num_outputs,
+                 check.arithmetic_id);
+  }
 }
 
 class DoctorCommand : public Command {
  public:
   CommandInfo info() const override {
     return {.name = "doctor",
-            .summary = "Check this machine: CPU, memory, and that every instruction set gives the same bits.",
+            .summary = "Check this machine: CPU, GPU, memory, and that each gives the bits it must.",
             .details = {}};
   }
   void add_flags(Flags& flags) override { flags.toggle("json", "Print one JSON object.", json_); }
@@ -81,7 +136,8 @@ class DoctorCommand : public Command {
     if (d.isas.empty())
       return unsupported(
           "this CPU has none of the instruction sets that TensorFold needs (AVX2 with FMA, or NEON)");
-    if (!std::all_of(d.isas.begin(), d.isas.end(), is_healthy))
+    if (!std::ranges::all_of(d.isas, [](const IsaCheck& check) { return is_healthy(check); }) ||
+        std::ranges::any_of(d.cuda, [](const CudaCheck& check) { return check.rows.num_different > 0; }))
       return make_error(StatusCode::kInternal,
                         "the check of bits failed; do not trust replies of this machine");
     return {};

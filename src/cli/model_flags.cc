@@ -24,6 +24,9 @@ void add_model_argument(Flags& flags, std::string& model) {
 }
 
 void add_model_flags(Flags& flags, ModelFlags& model) {
+  flags.text("device", "NAME", "Where to compute: cpu, cuda, cuda:N, or auto, a CUDA device where there is one.", model.device);
+  flags.bytes("gpu-memory", "Memory of the CUDA device to use, weights and all.", model.gpu_memory_bytes,
+              "what is free, less 1 GB");
   flags.integer("threads", "Threads that compute; 0 is one per usable CPU. Replies do not depend on it.",
                 model.threads, 0, 4096);
   flags.choice("isa", "Instruction set to hold the CPU backend to. Replies do not depend on it.", model.isa,
@@ -65,6 +68,8 @@ Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags
   TF_ASSIGN_OR_RETURN(const ModelPath path, find_model(flags.model));
   TF_ASSIGN_OR_RETURN(const CpuIsa isa, parse_cpu_isa(flags.isa));
   LoadOptions options;
+  options.device = flags.device;
+  options.cuda.memory_bytes = flags.gpu_memory_bytes;
   options.num_threads = static_cast<int>(flags.threads);
   options.isa = isa;
   options.compute_f32 = flags.compute_f32;

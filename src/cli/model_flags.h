@@ -16,6 +16,8 @@ namespace tensorfold {
 /// MODEL and how to load it.
 struct ModelFlags {
   std::string model;
+  std::string device = "auto";
+  int64_t gpu_memory_bytes = 0;
   int64_t threads = 0;
   std::string isa = "best";
   bool quiet = false;  ///< No progress.

@@ -2,8 +2,12 @@
 #include "engine/loaded_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <optional>
 
+#include "device/cuda_device.h"
+#include "engine/self_check.h"
 #include "formats/file.h"
 #include "formats/safetensors.h"
 #include "memory/weight_table.h"
@@ -20,9 +24,36 @@ std::string folder_name(const std::string& folder) {
   return name.empty() ? folder : name;
 }
 
+/// The number of a "cuda" or "cuda:N"; nothing for "cpu" (or for "auto" without a device).
+Result<std::optional<int>> cuda_device_of(std::string_view name) {
+  if (name == "cpu" || (name == "auto" && num_cuda_devices() == 0)) return std::optional<int>();
+  if (name == "auto" || name == "cuda") return std::optional<int>(0);
+  int ordinal = -1;
+  if (name.starts_with("cuda:")) {
+    const std::string_view digits = name.substr(5);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+    if (error != std::errc() || end != digits.data() + digits.size()) ordinal = -1;
+  }
+  if (ordinal < 0) return invalid_argument("device '{}': expected auto, cpu, cuda or cuda:N", name);
+  return std::optional<int>(ordinal);
+}
+
 Result<std::unique_ptr<Ops>> make_ops(const LoadOptions& options) {
   if (options.use_reference_ops) return make_reference_ops();
-  return make_cpu_ops(options.num_threads, options.isa);
+  TF_ASSIGN_OR_RETURN(const std::optional<int> device, cuda_device_of(options.device));
+  if (!device) return make_cpu_ops(options.num_threads, options.isa);
+  if (options.compute_f32) return unsupported("computing in f32 is there on the CPU only: --device cpu");
+  CudaOptions cuda = options.cuda;
+  cuda.device = *device;
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, make_cuda_ops(cuda));
+  TF_ASSIGN_OR_RETURN(const RowCheck check, check_rows(*ops));
+  if (check.num_different > 0) {
+    return make_error(StatusCode::kInternal,
+                      "{}: {} of {} results depend on the number of rows of a pass, so replies would not be exact; use "
+                      "--device cpu",
+                      ops->device().name(), check.num_different, check.num_outputs);
+  }
+  return ops;
 }
 
 /// Tokenizer and templates, where the folder has them.
@@ -56,6 +87,8 @@ Status load_weights(const HfConfig& config, const LoadOptions& options, LoadedMo
                                                  .with_draft_head = false,  // no drafter asks for it yet
                                                  .context_tokens = options.context_tokens}}));
   TF_RETURN_IF_ERROR(check_vocabulary(loaded));
+  const ModelSpec& spec = loaded.model->spec();
+  TF_RETURN_IF_ERROR(loaded.ops->check_layers(spec.kv_layers, spec.recurrent_layers));
   TF_ASSIGN_OR_RETURN(loaded.weights,
                       Weights::load(checkpoint, table.manifest(), *loaded.ops, loaded.ops->device(),
                                     {.num_threads = options.num_threads, .progress = options.progress}));

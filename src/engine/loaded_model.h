@@ -16,6 +16,9 @@
 namespace tensorfold {
 
 struct LoadOptions {
+  /// "cpu", "cuda" (the first device), "cuda:N", or "auto": a CUDA device where there is one that the build can use.
+  std::string device = "cpu";
+  CudaOptions cuda = {};           ///< How the cuda backend is made; its `device` is taken from `device` above.
   int num_threads = 0;             ///< 0: all usable CPUs.
   CpuIsa isa = CpuIsa::kBest;      ///< Tests and benchmarks hold the backend to a lesser set.
   bool use_reference_ops = false;  ///< Tests: the definition instead of the kernels.

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/bf16.h"
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
@@ -19,21 +20,22 @@
 namespace tensorfold {
 namespace {
 
-/// Memory that kernels may read: 64-byte aligned, zeroed.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(int64_t size_bytes)
-      : storage_(static_cast<size_t>(size_bytes) + 64),
-        start_(storage_.data() + (64 - reinterpret_cast<uintptr_t>(storage_.data()) % 64) % 64),
-        size_(static_cast<size_t>(size_bytes)) {}
-  std::byte* data() { return start_; }
-  std::span<std::byte> bytes() { return {start_, size_}; }
+using Bytes = std::vector<std::byte>;
 
- private:
-  std::vector<std::byte> storage_;
-  std::byte* start_;
-  size_t size_;
-};
+/// Host bytes as ops read them: on their device.
+Result<Buffer> upload(Ops& ops, const Bytes& bytes) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  TF_ASSIGN_OR_RETURN(Buffer buffer, ops.device().allocate(size, "inputs of the self-check"));
+  TF_RETURN_IF_ERROR(ops.device().copy_to_device(buffer.data(), bytes.data(), size));
+  return buffer;
+}
+
+/// Memory for results, zeroed.
+Result<Buffer> allocate_zeros(Ops& ops, int64_t size_bytes) {
+  TF_ASSIGN_OR_RETURN(Buffer buffer, ops.device().allocate(size_bytes, "results of the self-check"));
+  TF_RETURN_IF_ERROR(ops.device().zero(buffer.data(), size_bytes));
+  return buffer;
+}
 
 /// Values in (-1, 1) and words, from a counter.
 class Random {
@@ -79,114 +81,157 @@ struct Batch {
 
 using Outputs = std::vector<uint32_t>;  ///< Bits of results, in the order of the checks.
 
-void add_outputs(Outputs& outputs, std::span<const float> values) {
-  const size_t start = outputs.size();
-  outputs.resize(start + values.size());
-  std::memcpy(outputs.data() + start, values.data(), values.size_bytes());
-}
-
-void run_linear(Ops& ops, const LinearSpec& spec, int64_t num_rows, Outputs& outputs) {
-  Random random(static_cast<uint64_t>(spec.in * 31 + spec.bits * 7 + spec.group_size));
-  AlignedBytes weight(spec.out * spec.in * spec.bits / 8);
-  const int64_t num_groups = spec.group_size == 0 ? 0 : spec.out * spec.in / spec.group_size;
-  AlignedBytes scales(num_groups * 2), biases(num_groups * 2);
-  if (spec.format == WeightFormat::kFloat)
-    random.fill_bf16(weight.bytes(), 1.0f);
-  else
-    random.fill_words(weight.bytes());
-  if (spec.format == WeightFormat::kMxfp4)
-    random.fill_e8m0(scales.bytes());
-  else
-    random.fill_bf16(scales.bytes(), 0.1f);
-  random.fill_bf16(biases.bytes(), 1.0f);
-  AlignedBytes packed(ops.packed_bytes(spec));
-  ops.pack(spec, {.weight = weight.bytes(), .scales = scales.bytes(), .biases = biases.bytes()},
-           packed.bytes());
-
-  AlignedBytes x(num_rows * spec.in * 2);
-  random.fill_bf16(x.bytes(), 2.0f);
-  std::vector<float> out(static_cast<size_t>(num_rows * spec.out));
-  const Batch batch(0, num_rows);
-  const LinearCall call{.out = View(out.data(), DType::kF32, {num_rows, spec.out}),
-                        .weight = {.spec = spec, .data = packed.data(), .bias = nullptr}};
-  ops.begin_pass(batch.rows());
-  ops.linear(View(x.data(), DType::kBF16, {num_rows, spec.in}), std::span(&call, 1));
-  if (ops.end_pass().ok()) add_outputs(outputs, out);
-}
-
-/// The last `num_rows` of `num_keys` positions attend to all before them.
-void run_attention(Ops& ops, int64_t num_keys, int64_t num_rows, Outputs& outputs) {
-  constexpr int64_t kHeads = 6, kKvHeads = 2, kHeadDim = 64;
-  Random random(static_cast<uint64_t>(num_keys));
-  const Batch all(0, num_keys), last(num_keys - num_rows, num_rows);
-  const KvShape shape{.num_kv_heads = kKvHeads, .head_dim = kHeadDim};
-  const int64_t page_bytes = ops.kv_page_bytes(shape);
-  const int64_t num_pages = static_cast<int64_t>(all.page_table.size());
-  AlignedBytes k_pages(page_bytes * num_pages), v_pages(page_bytes * num_pages);
-  const KvPages pages{.shape = shape,
-                      .k = k_pages.data(),
-                      .v = v_pages.data(),
-                      .page_stride_bytes = page_bytes,
-                      .num_pages = num_pages};
-  AlignedBytes k(num_keys * kKvHeads * kHeadDim * 2), v(num_keys * kKvHeads * kHeadDim * 2);
-  AlignedBytes q(num_rows * kHeads * kHeadDim * 2), out(num_rows * kHeads * kHeadDim * 2);
-  random.fill_bf16(k.bytes(), 2.0f);
-  random.fill_bf16(v.bytes(), 1.0f);
-  random.fill_bf16(q.bytes(), 2.0f);
-
-  ops.begin_pass(all.rows());
-  ops.append_kv(pages, View(k.data(), DType::kBF16, {num_keys, kKvHeads * kHeadDim}),
-                View(v.data(), DType::kBF16, {num_keys, kKvHeads * kHeadDim}), all.rows());
-  if (!ops.end_pass().ok()) return;
-  ops.begin_pass(last.rows());
-  ops.attention({.out = View(out.data(), DType::kBF16, {num_rows, kHeads * kHeadDim}),
-                 .q = View(q.data(), DType::kBF16, {num_rows, kHeads * kHeadDim}),
-                 .pages = &pages,
-                 .rows = last.rows(),
-                 .num_heads = kHeads,
-                 .scale = 0.125f});
-  if (!ops.end_pass().ok()) return;
-  for (size_t i = 0; i < out.bytes().size(); i += 2) {
-    uint16_t bits;
-    std::memcpy(&bits, out.data() + i, 2);
+/// Appends the elements of a result: 4 bytes each, or 2.
+Status add_outputs(Ops& ops, const Buffer& results, int64_t size_bytes, int64_t element_bytes, Outputs& outputs) {
+  Bytes bytes(static_cast<size_t>(size_bytes));
+  TF_RETURN_IF_ERROR(ops.device().copy_to_host(bytes.data(), results.data(), size_bytes));
+  for (int64_t at = 0; at < size_bytes; at += element_bytes) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, bytes.data() + at, element_bytes);
     outputs.push_back(bits);
   }
+  return {};
 }
 
-Outputs run_checks(Ops& ops) {
-  const LinearSpec specs[] = {
-      {.out = 96, .in = 320, .format = WeightFormat::kFloat, .dtype = DType::kBF16, .bits = 16},
-      {.out = 80,
-       .in = 576,
-       .format = WeightFormat::kAffine,
-       .dtype = DType::kBF16,
-       .bits = 4,
-       .group_size = 64},
-      {.out = 64,
-       .in = 576,
-       .format = WeightFormat::kAffine,
-       .dtype = DType::kBF16,
-       .bits = 4,
-       .group_size = 32},
-      {.out = 64,
-       .in = 512,
-       .format = WeightFormat::kAffine,
-       .dtype = DType::kBF16,
-       .bits = 8,
-       .group_size = 64},
-      {.out = 72,
-       .in = 352,
-       .format = WeightFormat::kMxfp4,
-       .dtype = DType::kBF16,
-       .bits = 4,
-       .group_size = 32},
-  };
+/// One matrix and rows for it, on the device.
+class LinearCheck {
+ public:
+  static Result<LinearCheck> create(Ops& ops, const LinearSpec& spec, int64_t num_rows) {
+    Random random(static_cast<uint64_t>(spec.in * 31 + spec.bits * 7 + spec.group_size));
+    const int64_t num_groups = spec.group_size == 0 ? 0 : spec.out * spec.in / spec.group_size;
+    Bytes weight(spec.out * spec.in * spec.bits / 8), scales(num_groups * 2), biases(num_groups * 2);
+    if (spec.format == WeightFormat::kFloat)
+      random.fill_bf16(weight, 1.0f);
+    else
+      random.fill_words(weight);
+    if (spec.format == WeightFormat::kMxfp4)
+      random.fill_e8m0(scales);
+    else
+      random.fill_bf16(scales, 0.1f);
+    random.fill_bf16(biases, 1.0f);
+    Bytes packed(ops.packed_bytes(spec));
+    ops.pack(spec, {.weight = weight, .scales = scales, .biases = biases}, packed);
+    Bytes x(num_rows * spec.in * 2);
+    random.fill_bf16(x, 2.0f);
+
+    LinearCheck check(ops, spec);
+    TF_ASSIGN_OR_RETURN(check.packed_, upload(ops, packed));
+    TF_ASSIGN_OR_RETURN(check.x_, upload(ops, x));
+    TF_ASSIGN_OR_RETURN(check.out_, allocate_zeros(ops, num_rows * spec.out * 4));
+    return check;
+  }
+
+  /// The products of rows [first, first + count).
+  Status run(int64_t first, int64_t count, Outputs& outputs) {
+    const Batch batch(first, count);
+    const LinearCall call{.out = View(out_.data(), DType::kF32, {count, spec_.out}),
+                          .weight = {.spec = spec_, .data = packed_.data(), .bias = nullptr}};
+    ops_->begin_pass(batch.rows());
+    ops_->linear(View(x_.data() + first * spec_.in * 2, DType::kBF16, {count, spec_.in}), std::span(&call, 1));
+    TF_RETURN_IF_ERROR(ops_->end_pass());
+    return add_outputs(*ops_, out_, count * spec_.out * 4, 4, outputs);
+  }
+
+ private:
+  LinearCheck(Ops& ops, const LinearSpec& spec) : ops_(&ops), spec_(spec) {}
+  Ops* ops_;
+  LinearSpec spec_;
+  Buffer packed_, x_, out_;
+};
+
+/// A cache of `num_keys` positions, and queries for each.
+class AttentionCheck {
+ public:
+  static Result<AttentionCheck> create(Ops& ops, int64_t num_keys) {
+    AttentionCheck check(ops, num_keys);
+    Random random(static_cast<uint64_t>(num_keys));
+    Bytes k(num_keys * kKvHeads * kHeadDim * 2), v(num_keys * kKvHeads * kHeadDim * 2);
+    Bytes q(num_keys * kHeads * kHeadDim * 2);
+    random.fill_bf16(k, 2.0f);
+    random.fill_bf16(v, 1.0f);
+    random.fill_bf16(q, 2.0f);
+    const Batch all(0, num_keys);
+    const int64_t page_bytes = ops.kv_page_bytes(kShape), num_pages = std::ssize(all.page_table);
+    TF_ASSIGN_OR_RETURN(check.memory_, allocate_zeros(ops, 2 * page_bytes * num_pages));
+    TF_ASSIGN_OR_RETURN(check.q_, upload(ops, q));
+    TF_ASSIGN_OR_RETURN(check.out_, allocate_zeros(ops, std::ssize(q)));
+    TF_ASSIGN_OR_RETURN(const Buffer device_k, upload(ops, k));
+    TF_ASSIGN_OR_RETURN(const Buffer device_v, upload(ops, v));
+    check.pages_ = {.shape = kShape,
+                    .k = check.memory_.data(),
+                    .v = check.memory_.data() + page_bytes * num_pages,
+                    .page_stride_bytes = page_bytes,
+                    .num_pages = num_pages};
+    ops.begin_pass(all.rows());
+    ops.append_kv(check.pages_, View(device_k.data(), DType::kBF16, {num_keys, kKvHeads * kHeadDim}),
+                  View(device_v.data(), DType::kBF16, {num_keys, kKvHeads * kHeadDim}), all.rows());
+    TF_RETURN_IF_ERROR(ops.end_pass());
+    return check;
+  }
+
+  /// The rows at positions [first, first + count).
+  Status run(int64_t first, int64_t count, Outputs& outputs) {
+    constexpr int64_t kColumns = kHeads * kHeadDim;
+    const Batch batch(first, count);
+    ops_->begin_pass(batch.rows());
+    ops_->attention({.out = View(out_.data(), DType::kBF16, {count, kColumns}),
+                     .q = View(q_.data() + first * kColumns * 2, DType::kBF16, {count, kColumns}),
+                     .pages = &pages_,
+                     .rows = batch.rows(),
+                     .num_heads = kHeads,
+                     .scale = 0.125f});
+    TF_RETURN_IF_ERROR(ops_->end_pass());
+    return add_outputs(*ops_, out_, count * kColumns * 2, 2, outputs);
+  }
+
+ private:
+  static constexpr int64_t kHeads = 6, kKvHeads = 2, kHeadDim = 64;
+  static constexpr KvShape kShape{.num_kv_heads = kKvHeads, .head_dim = kHeadDim};
+  AttentionCheck(Ops& ops, int64_t num_keys) : ops_(&ops), num_keys_(num_keys) {}
+  Ops* ops_;
+  int64_t num_keys_;
+  KvPages pages_;
+  Buffer memory_, q_, out_;
+};
+
+const LinearSpec kSpecs[] = {
+    {.out = 96, .in = 320, .format = WeightFormat::kFloat, .dtype = DType::kBF16, .bits = 16},
+    {.out = 80, .in = 576, .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 4, .group_size = 64},
+    {.out = 64, .in = 576, .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 4, .group_size = 32},
+    {.out = 64, .in = 512, .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 8, .group_size = 64},
+    {.out = 72, .in = 352, .format = WeightFormat::kMxfp4, .dtype = DType::kBF16, .bits = 4, .group_size = 32},
+};
+
+Result<Outputs> run_checks(Ops& ops) {
   Outputs outputs;
-  for (const LinearSpec& spec : specs)
-    for (const int64_t num_rows : {1, 3, 40}) run_linear(ops, spec, num_rows, outputs);
-  run_attention(ops, 200, 1, outputs);
-  run_attention(ops, 333, 50, outputs);
+  for (const LinearSpec& spec : kSpecs) {
+    TF_ASSIGN_OR_RETURN(LinearCheck check, LinearCheck::create(ops, spec, 40));
+    for (const int64_t num_rows : {1, 3, 40}) TF_RETURN_IF_ERROR(check.run(0, num_rows, outputs));
+  }
+  for (const auto& [num_keys, num_rows] : {std::pair<int64_t, int64_t>{200, 1}, {333, 50}}) {
+    TF_ASSIGN_OR_RETURN(AttentionCheck check, AttentionCheck::create(ops, num_keys));
+    TF_RETURN_IF_ERROR(check.run(num_keys - num_rows, num_rows, outputs));
+  }
   return outputs;
+}
+
+/// Runs rows [0, num_rows) at once and in passes of other sizes, and counts what differs.
+template <class Check>
+Status compare_passes(Check check, int64_t num_rows, RowCheck& result) {
+  Outputs at_once;
+  TF_RETURN_IF_ERROR(check.run(0, num_rows, at_once));
+  for (const int64_t count : {1, 2, 8, 17, 130}) {
+    const int64_t step = std::max<int64_t>(count, num_rows / 8);
+    const int64_t row_size = std::ssize(at_once) / num_rows;
+    for (int64_t first = 0; first + count <= num_rows; first += step) {
+      Outputs part;
+      TF_RETURN_IF_ERROR(check.run(first, count, part));
+      result.num_outputs += std::ssize(part);
+      for (int64_t i = 0; i < std::ssize(part); ++i)
+        result.num_different += part[i] != at_once[first * row_size + i] ? 1 : 0;
+    }
+  }
+  return {};
 }
 
 IsaCheck check_isa(CpuIsa isa, const Outputs& expected) {
@@ -197,13 +242,13 @@ IsaCheck check_isa(CpuIsa isa, const Outputs& expected) {
     return check;
   }
   check.arithmetic_id = (*ops)->info().arithmetic_id;
-  const Outputs actual = run_checks(**ops);
+  const Result<Outputs> actual = run_checks(**ops);
+  if (!actual.ok()) {
+    check.status = actual.status();
+    return check;
+  }
   check.num_outputs = static_cast<int64_t>(expected.size());
-  if (actual.size() != expected.size())
-    check.status =
-        make_error(StatusCode::kInternal, "the {} backend failed in the middle of the check", check.isa);
-  for (size_t i = 0; i < std::min(actual.size(), expected.size()); ++i)
-    check.num_different += actual[i] != expected[i] ? 1 : 0;
+  for (size_t i = 0; i < expected.size(); ++i) check.num_different += (*actual)[i] != expected[i] ? 1 : 0;
   return check;
 }
 
@@ -218,10 +263,23 @@ std::string cpu_model_name() {
 
 std::vector<IsaCheck> check_cpu_bits() {
   const std::unique_ptr<Ops> reference = make_reference_ops();
-  const Outputs expected = run_checks(*reference);
+  const Result<Outputs> expected = run_checks(*reference);
+  TF_CHECK(expected.ok(), "the definition runs everywhere");
   std::vector<IsaCheck> checks;
-  for (const CpuIsa isa : supported_cpu_isas()) checks.push_back(check_isa(isa, expected));
+  for (const CpuIsa isa : supported_cpu_isas()) checks.push_back(check_isa(isa, *expected));
   return checks;
+}
+
+Result<RowCheck> check_rows(Ops& ops) {
+  RowCheck result;
+  constexpr int64_t kRows = 300;
+  for (const LinearSpec& spec : kSpecs) {
+    TF_ASSIGN_OR_RETURN(LinearCheck check, LinearCheck::create(ops, spec, kRows));
+    TF_RETURN_IF_ERROR(compare_passes(std::move(check), kRows, result));
+  }
+  TF_ASSIGN_OR_RETURN(AttentionCheck check, AttentionCheck::create(ops, kRows));
+  TF_RETURN_IF_ERROR(compare_passes(std::move(check), kRows, result));
+  return result;
 }
 
 MachineInfo describe_machine() {

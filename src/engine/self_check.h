@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "ops/ops.h"
 
 namespace tensorfold {
 
@@ -22,6 +23,16 @@ struct IsaCheck {
 /// Linear layers of several formats, for one row and for many, and attention over several pages, on random
 /// inputs, under each set that this CPU supports. Takes a second. Empty where no set is supported.
 std::vector<IsaCheck> check_cpu_bits();
+
+/// Rows computed in passes of different sizes.
+struct RowCheck {
+  int64_t num_outputs = 0;    ///< Values compared.
+  int64_t num_different = 0;  ///< Values whose bits differ: with anything but 0 the backend must not be used.
+};
+
+/// Whether a row's bits depend on how many rows a pass has, through linear layers of several formats and attention: what
+/// drafts, batches and caches rest on. Milliseconds on a GPU, where tensor cores that nobody has tried may break it.
+Result<RowCheck> check_rows(Ops& ops);
 
 struct MachineInfo {
   std::string cpu;   ///< "Intel(R) Xeon(R) ...", from /proc/cpuinfo; "unknown" where that does not say.

@@ -26,6 +26,9 @@ namespace tensorfold {
 /// Positions of one KV page. Attention takes keys in tiles of this size (arithmetic.md, "Attention").
 inline constexpr int64_t kPageTokens = 64;
 
+/// Most drafted rows of one sequence in a pass.
+inline constexpr int64_t kMaxDraftedRows = 64;
+
 /// The rows of one sequence in a pass: consecutive positions [first_pos, first_pos + num_rows), in order, at
 /// rows [first_row, first_row + num_rows) of the pass.
 struct SequenceRows {
@@ -37,12 +40,19 @@ struct SequenceRows {
   const int32_t* page_table = nullptr;
   /// The sequence's slot in every RecurrentStates; not read in models without recurrent layers.
   int32_t state_slot = -1;
+  /// The last num_drafted rows are guesses (at most kMaxDraftedRows): they are computed as the others are, but
+  /// the slot keeps the state before them. Their keys and values are written, for a later pass to write over.
+  int64_t num_drafted = 0;
+
+  int64_t num_stored() const { return num_rows - num_drafted; }
 };
 
 /// How the rows of a pass fall into sequences. Host memory, valid and unchanged for the whole pass.
 struct RowBatch {
   std::span<const int32_t> positions;       ///< [T] absolute position of each row.
-  std::span<const SequenceRows> sequences;  ///< In ascending first_row, together covering all T rows.
+  /// In ascending first_row, together covering all T rows; to causal_conv, gated_delta and mamba2 also with
+  /// rows between them that are nobody's, whose outputs mean nothing.
+  std::span<const SequenceRows> sequences;
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
 };
 
@@ -77,7 +87,10 @@ struct RecurrentShape {
   int64_t num_heads = 0;
   int64_t key_dim = 0;    ///< Rows of a head's matrix: Dk of the delta rule, the state size N of Mamba-2.
   int64_t value_dim = 0;  ///< Columns: Dv, or Mamba-2's head size P.
+  int64_t num_gates = 0;  ///< Numbers that a row's update takes beside the convolution's row.
 
+  /// What must be kept of a drafted row to take it in later.
+  int64_t input_floats() const { return conv_channels + num_gates; }
   int64_t conv_floats() const { return (conv_taps - 1) * conv_channels; }
   int64_t matrix_floats() const { return num_heads * key_dim * value_dim; }
   friend bool operator==(const RecurrentShape&, const RecurrentShape&) = default;
@@ -86,13 +99,16 @@ struct RecurrentShape {
 /// One recurrent layer's states, a slot for every sequence: the convolution's rows [taps - 1, C], oldest
 /// first, and the matrices [heads, key_dim, value_dim]; a backend may order what is inside either otherwise.
 /// An op starts from zeros where a sequence's rows begin at position 0, whatever its slot holds, and leaves
-/// the state after the last row.
+/// the state after the last row that is not drafted; where all are drafted, the slot as it was.
 struct RecurrentStates {
   RecurrentShape shape;
   std::byte* conv = nullptr;    ///< Of slot 0, aligned to 64.
   std::byte* matrix = nullptr;  ///< Of slot 0, aligned to 64.
   int64_t slot_stride_bytes = 0;
   int64_t num_slots = 0;
+  /// [most drafted rows of a pass, input_floats()] f32: inputs of the last pass's drafted rows, from which
+  /// Model::commit takes the accepted ones in. data == nullptr where nothing is drafted.
+  View drafted = {};
 
   float* conv_rows(int32_t slot) const { return reinterpret_cast<float*>(conv + slot * slot_stride_bytes); }
   float* matrices(int32_t slot) const { return reinterpret_cast<float*>(matrix + slot * slot_stride_bytes); }
@@ -261,6 +277,13 @@ class Ops : public WeightPacker {
   virtual const BackendInfo& info() const = 0;
   virtual Device& device() const = 0;
 
+  /// Whether the ops take layers of these shapes; otherwise kUnsupported, naming the shape.
+  virtual Status check_layers(std::span<const KvShape> kv_layers,
+                              std::span<const RecurrentShape> recurrent_layers) const {
+    (void)kv_layers, (void)recurrent_layers;
+    return {};
+  }
+
   /// Bytes of one page's keys (the values take as many).
   virtual int64_t kv_page_bytes(const KvShape& shape) const = 0;
 
@@ -387,7 +410,7 @@ class Ops : public WeightPacker {
   /// biases. Rows are grouped by expert; the grouping changes no bit.
   virtual void experts(const ExpertsCall& call) = 0;
 
-  /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype; rows host.
+  /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype, row strides free; rows host.
   virtual void gather_rows(View out, View x, std::span<const int32_t> rows) = 0;
 
   /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled
@@ -412,5 +435,19 @@ std::vector<CpuIsa> supported_cpu_isas();
 /// The cpu backend. num_threads 0: all usable CPUs. kUnsupported, naming the CPU's lack, where `isa` cannot
 /// run here.
 Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa = CpuIsa::kBest);
+
+/// How the cuda backend is made. Replies depend on none of it.
+struct CudaOptions {
+  int device = 0;            ///< As the CUDA runtime counts them.
+  int64_t memory_bytes = 0;  ///< Of the device, at most; 0: what is free, less a reserve for the runtime.
+
+  /// Tests hold linear(), attention() and experts() to the kernels for few or for many rows, whatever the rows.
+  enum class Kernels : uint8_t { kByRows, kFewRows, kManyRows };
+  Kernels kernels = Kernels::kByRows;
+  bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
+};
+
+/// The cuda backend. kUnsupported where the build has none or the device is too old, kNotFound where it is not there.
+Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options);
 
 }  // namespace tensorfold

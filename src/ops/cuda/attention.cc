@@ -9,16 +9,18 @@
 namespace tensorfold::cuda {
 namespace {
 
+constexpr int64_t kMaxHeadDim = 256;
+
 int64_t padded_head_dim(int64_t head_dim) {
   return (head_dim + kKvBlockColumns - 1) / kKvBlockColumns * kKvBlockColumns;
 }
 
 /// Spans that the rows of one sequence can see together.
 int64_t max_spans(int64_t max_end, int64_t max_rows, int64_t window) {
-  const int64_t all = attention_span_of(max_end - 1) + 1;
-  // Wherever `visible` neighbouring keys lie, they touch at most one span more than they fill of the short ones.
-  const int64_t visible = window + max_rows - 1;
-  return window > 0 ? std::min(all, (visible + kShortSpan - 2) / kShortSpan + 1) : all;
+  const int64_t all = kSpanRule.span_of(static_cast<int>(max_end - 1)) + 1;
+  // Wherever `visible` neighbouring keys lie, they touch at most one span more than they fill of the shortest ones.
+  const int64_t visible = window + max_rows - 1, shortest = kSpanRule.length[0];
+  return window > 0 ? std::min(all, (visible + shortest - 2) / shortest + 1) : all;
 }
 
 AttentionLaunch make_launch(const AttentionCall& call, const AttentionRows& rows, std::byte* scratch) {
@@ -34,9 +36,7 @@ AttentionLaunch make_launch(const AttentionCall& call, const AttentionRows& rows
   launch.num_kv_heads = static_cast<int>(shape.num_kv_heads);
   launch.head_dim = static_cast<int>(shape.head_dim);
   launch.window = static_cast<int>(call.window);
-  launch.short_span = kShortSpan;
-  launch.long_span = kLongSpan;
-  launch.long_span_start = kLongSpanStart;
+  launch.spans = kSpanRule;
   launch.score_scale = attention_score_scale(call.scale);
   launch.sinks = call.sinks;
   launch.q = call.q.data;
@@ -80,19 +80,31 @@ int64_t attention_scratch_bytes(const AttentionCall& call, const AttentionRows& 
   return rows.num_rows * call.num_heads * spans * (call.pages->shape.head_dim + 2) * 4;
 }
 
+Status check_kv_shape(const KvShape& shape) {
+  if (shape.dtype != DType::kBF16)
+    return unsupported("keys and values in {}: CUDA computes in bf16; in f32 the CPU does (--device cpu)",
+                       dtype_name(shape.dtype));
+  if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim)
+    return unsupported("head_dim {}: CUDA takes multiples of 8 up to {}; the CPU any (--device cpu)", shape.head_dim,
+                       kMaxHeadDim);
+  return {};
+}
+
+AttentionLaunch attention_launch(const AttentionCall& call, const AttentionRows& rows, std::byte* scratch,
+                                 AttentionKernel kernel) {
+  const KvShape& shape = call.pages->shape;
+  TF_CHECK(check_kv_shape(shape).ok());
+  TF_CHECK(call.q.dtype == DType::kBF16 && call.out.dtype == DType::kBF16);
+  AttentionLaunch launch = make_launch(call, rows, scratch);
+  const int64_t query_rows = rows.max_rows * call.num_heads / shape.num_kv_heads;
+  launch.is_split =
+      kernel == AttentionKernel::kSplit || (kernel == AttentionKernel::kAuto && query_rows <= kSplitQueryRows);
+  return launch;
+}
+
 void attention(Stream stream, const AttentionCall& call, const AttentionRows& rows, std::byte* scratch,
                AttentionKernel kernel) {
-  const KvShape& shape = call.pages->shape;
-  TF_CHECK(shape.dtype == DType::kBF16 && shape.head_dim % 8 == 0 && shape.head_dim <= 256);
-  TF_CHECK(call.q.dtype == DType::kBF16 && call.out.dtype == DType::kBF16);
-  if (rows.num_rows == 0) return;
-  const AttentionLaunch launch = make_launch(call, rows, scratch);
-  const int64_t query_rows = rows.max_rows * call.num_heads / shape.num_kv_heads;
-  if (kernel == AttentionKernel::kSplit || (kernel == AttentionKernel::kAuto && query_rows <= kSplitQueryRows)) {
-    launch_attention_split(stream, launch);
-  } else {
-    launch_attention_serial(stream, launch);
-  }
+  if (rows.num_rows > 0) launch_attention(stream, attention_launch(call, rows, scratch, kernel));
 }
 
 void append_kv(Stream stream, const KvPages& pages, View k, View v, const AttentionRows& rows) {

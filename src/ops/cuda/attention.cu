@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(32 * kWarps, Shape<kD>::kParks ? 1 : 2)
       release();
     }
     const int next = first_key + kKvTile;
-    if (loaded == num_loads || span_begin(p, span_of(p, next)) == next) {
+    if (loaded == num_loads || p.spans.begin(p.spans.span_of(next)) == next) {
       total.merge(span);
       span.reset();
     }

@@ -1,7 +1,7 @@
 // attention() and append_kv() on CUDA devices: what they take from the host. Layout of pages: attention_params.h.
 //
 // Arithmetic (arithmetic.md, "Attention"; ops.h): 16-wide tensor-core steps for q.k over head_dim and for p.v over keys,
-// spans of ops/attention_order.h. A row's bits depend on its sequence's keys and values up to it alone. Cached values
+// spans of attention_spans.h. A row's bits depend on its sequence's keys and values up to it alone. Cached values
 // must be finite: a NaN in the value of one row of a pass also reaches rows of the same 16-row tile that do not see it.
 #pragma once
 
@@ -43,8 +43,15 @@ int64_t cuda_kv_page_bytes(const KvShape& shape);
 /// Bytes of scratch that kSplit needs for these rows.
 int64_t attention_scratch_bytes(const AttentionCall& call, const AttentionRows& rows);
 
-/// Ops::attention() on `stream`, asynchronous. q and out bf16, rows of q 16-byte aligned; head_dim a multiple of 8, at
-/// most 256; pages bf16; scratch attention_scratch_bytes() of device memory, aligned to 16. call.rows is not read.
+/// kUnsupported, naming the shape, for a cache that the kernels do not take: bf16, head_dim a multiple of 8 up to 256.
+Status check_kv_shape(const KvShape& shape);
+
+/// What Ops::attention() launches. q and out bf16, rows of q 16-byte aligned; scratch attention_scratch_bytes() of device
+/// memory, aligned to 16. call.rows is not read.
+AttentionLaunch attention_launch(const AttentionCall& call, const AttentionRows& rows, std::byte* scratch,
+                                 AttentionKernel kernel = AttentionKernel::kAuto);
+
+/// Ops::attention() on `stream`, asynchronous.
 void attention(Stream stream, const AttentionCall& call, const AttentionRows& rows, std::byte* scratch,
                AttentionKernel kernel = AttentionKernel::kAuto);
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/cuda/attention_spans.h"
+
 struct CUstream_st;
 struct float2;
 
@@ -34,6 +36,7 @@ struct AttentionSequence {
 };
 
 struct AttentionLaunch {
+  bool is_split;        ///< Blocks are spans, then a merge; else rows, spans in turn.
   const AttentionSequence* sequences;
   const int32_t* page_tables;
   int num_sequences;
@@ -44,7 +47,7 @@ struct AttentionLaunch {
   int num_kv_heads;
   int head_dim;         ///< Elements; pages and kernels round up to kKvBlockColumns.
   int window;           ///< 0 for none.
-  int short_span, long_span, long_span_start;
+  SpanRule spans;
   float score_scale;    ///< scale * log2(e).
   const float* sinks;   ///< [H] as given (natural logarithms), or null.
   const std::byte* q;   ///< bf16 [T, H*D].
@@ -72,10 +75,11 @@ struct AppendKvLaunch {
   int64_t page_stride;
 };
 
-/// Blocks are spans: partial results to scratch, then a merge.
 void launch_attention_split(CUstream_st* stream, const AttentionLaunch& launch);
-/// Blocks are rows: spans in turn.
 void launch_attention_serial(CUstream_st* stream, const AttentionLaunch& launch);
+inline void launch_attention(CUstream_st* stream, const AttentionLaunch& launch) {
+  launch.is_split ? launch_attention_split(stream, launch) : launch_attention_serial(stream, launch);
+}
 void launch_append_kv(CUstream_st* stream, const AppendKvLaunch& launch);
 
 }  // namespace tensorfold::cuda

@@ -82,11 +82,11 @@ struct SpanTiles {
 
   __device__ __forceinline__ SpanTiles(const AttentionLaunch& p, const AttentionSequence& s, int first, int last,
                                        int group) {
-    const int first_span = span_of(p, visible_begin(p, s.first_pos));
-    slot = span_of(p, s.first_pos + s.num_rows - 1) - first_span - static_cast<int>(blockIdx.x);
+    const int first_span = p.spans.span_of(visible_begin(p, s.first_pos));
+    slot = p.spans.span_of(s.first_pos + s.num_rows - 1) - first_span - static_cast<int>(blockIdx.x);
     int begin = visible_begin(p, s.first_pos + first / group), end = s.first_pos + last / group + 1;
-    begin = max(begin, span_begin(p, first_span + slot));
-    end = min(end, span_begin(p, first_span + slot + 1));
+    begin = max(begin, p.spans.begin(first_span + slot));
+    end = min(end, p.spans.begin(first_span + slot + 1));
     first_tile = begin / kKvTile;
     end_tile = slot >= 0 && begin < end ? (end + kKvTile - 1) / kKvTile : first_tile;
   }
@@ -271,8 +271,8 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
   int sequence = 0;
   while (sequence + 1 < p.num_sequences && row >= p.sequences[sequence + 1].first_row) ++sequence;
   const AttentionSequence s = p.sequences[sequence];
-  const int pos = s.first_pos + row - s.first_row, first_span = span_of(p, visible_begin(p, s.first_pos));
-  const int begin = span_of(p, visible_begin(p, pos)) - first_span, end = span_of(p, pos) - first_span + 1;
+  const int pos = s.first_pos + row - s.first_row, first_span = p.spans.span_of(visible_begin(p, s.first_pos));
+  const int begin = p.spans.span_of(visible_begin(p, pos)) - first_span, end = p.spans.span_of(pos) - first_span + 1;
   const int64_t base = (int64_t{row} * p.num_heads + head) * p.max_spans;
 
   float m = kMinusInfinity, l = 0.0f, o = 0.0f;

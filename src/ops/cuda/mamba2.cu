@@ -210,9 +210,9 @@ void launch(CUstream_st* stream, const RecurrenceLaunch& p) {
 
 }  // namespace
 
-void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& p, RecurrenceBlocks blocks) {
-  const bool is_small = blocks == RecurrenceBlocks::kSmall;
-  if (blocks == RecurrenceBlocks::kOneRow) {
+void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& p) {
+  const bool is_small = p.blocks == RecurrenceBlocks::kSmall;
+  if (p.blocks == RecurrenceBlocks::kOneRow) {
     if (p.key_dim <= 32) return launch<RecurrenceShape<4, 2, 2, 1, 1, 7>>(stream, p);
     if (p.key_dim <= 128) return launch<RecurrenceShape<16, 2, 2, 1, 1, 7>>(stream, p);
     return launch<RecurrenceShape<32, 1, 2, 1, 1, 7>>(stream, p);
@@ -222,7 +222,7 @@ void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& p, RecurrenceBlo
     return is_small ? launch<RecurrenceShape<32, 1, 4, 2, 4, 1>>(stream, p)
                     : launch<RecurrenceShape<32, 2, 4, 4, 4, 1>>(stream, p);
   }
-  switch (blocks) {
+  switch (p.blocks) {
     case RecurrenceBlocks::kOneRow:
     case RecurrenceBlocks::kSmall:
       return launch<RecurrenceShape<16, 2, 4, 2, 4, 2>>(stream, p);

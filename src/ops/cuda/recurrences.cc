@@ -56,48 +56,68 @@ RecurrentRows make_recurrent_rows(const RowBatch& rows, std::vector<RecurrentSeq
   return result;
 }
 
-void causal_conv(Stream stream, const CausalConvCall& call, const RecurrentRows& rows) {
-  TF_CHECK(call.weight.dim(0) <= kMaxConvTaps);
-  if (rows.max_rows == 0) return;
-  launch_causal_conv(stream, {.sequences = rows.sequences,
-                              .num_sequences = rows.num_sequences,
-                              .max_rows = static_cast<int>(rows.max_rows),
-                              .num_channels = static_cast<int>(call.x.dim(1)),
-                              .num_taps = static_cast<int>(call.weight.dim(0)),
-                              .x = rows_of(call.x),
-                              .weight = rows_of(call.weight),
-                              .bias = vector_of(call.bias),
-                              .out = const_cast<float*>(vector_of(call.out)),
-                              .out_stride = static_cast<int32_t>(call.out.row_stride),
-                              .states = call.states->conv_rows(0),
-                              .slot_stride = call.states->slot_stride_bytes / 4,
-                              .stores_state = rows.stores_state});
+Status check_recurrent_shape(const RecurrentShape& shape) {
+  if (shape.conv_taps > kMaxConvTaps)
+    return unsupported("a convolution of {} taps: CUDA takes up to {}", shape.conv_taps, kMaxConvTaps);
+  if (shape.key_dim > kMaxKeyDim)
+    return unsupported("recurrent states of {} keys: CUDA takes up to {}", shape.key_dim, kMaxKeyDim);
+  return {};
 }
 
-void gated_delta(Stream stream, const GatedDeltaCall& call, const RecurrentRows& rows,
-                 RecurrenceBlocks blocks) {
+CausalConvLaunch causal_conv_launch(const CausalConvCall& call, const RecurrentRows& rows) {
+  TF_CHECK(call.weight.dim(0) <= kMaxConvTaps);
+  return {.sequences = rows.sequences,
+          .num_sequences = rows.num_sequences,
+          .max_rows = static_cast<int>(rows.max_rows),
+          .num_channels = static_cast<int>(call.x.dim(1)),
+          .num_taps = static_cast<int>(call.weight.dim(0)),
+          .x = rows_of(call.x),
+          .weight = rows_of(call.weight),
+          .bias = vector_of(call.bias),
+          .out = const_cast<float*>(vector_of(call.out)),
+          .out_stride = static_cast<int32_t>(call.out.row_stride),
+          .states = call.states->conv_rows(0),
+          .slot_stride = call.states->slot_stride_bytes / 4,
+          .stores_state = rows.stores_state};
+}
+
+RecurrenceLaunch gated_delta_launch(const GatedDeltaCall& call, const RecurrentRows& rows,
+                                    RecurrenceBlocks blocks) {
   TF_CHECK(blocks != RecurrenceBlocks::kOneRow || rows.max_rows <= 1);
-  if (rows.max_rows == 0) return;
   RecurrenceLaunch launch = make_launch(call.out, call.k, call.q, call.v, *call.states, rows);
+  launch.blocks = blocks;
   launch.decay = rows_of(call.a);
   launch.beta = rows_of(call.b);
   launch.a_log = vector_of(call.a_log);
   launch.dt_bias = vector_of(call.dt_bias);
   launch.query_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(launch.key_dim)));
-  launch_gated_delta(stream, launch, blocks);
+  return launch;
 }
 
-void mamba2(Stream stream, const Mamba2Call& call, const RecurrentRows& rows, RecurrenceBlocks blocks) {
+RecurrenceLaunch mamba2_launch(const Mamba2Call& call, const RecurrentRows& rows, RecurrenceBlocks blocks) {
   TF_CHECK(blocks != RecurrenceBlocks::kOneRow || rows.max_rows <= 1);
-  if (rows.max_rows == 0) return;
   RecurrenceLaunch launch = make_launch(call.out, call.b, call.c, call.x, *call.states, rows);
+  launch.blocks = blocks;
   launch.decay = rows_of(call.dt);
   launch.a_log = vector_of(call.a_log);
   launch.dt_bias = vector_of(call.dt_bias);
   launch.skip = vector_of(call.d);
   launch.dt_min = call.dt_min;
   launch.dt_max = call.dt_max;
-  launch_mamba2(stream, launch, blocks);
+  return launch;
+}
+
+void causal_conv(Stream stream, const CausalConvCall& call, const RecurrentRows& rows) {
+  if (rows.max_rows > 0) launch_causal_conv(stream, causal_conv_launch(call, rows));
+}
+
+void gated_delta(Stream stream, const GatedDeltaCall& call, const RecurrentRows& rows,
+                 RecurrenceBlocks blocks) {
+  if (rows.max_rows > 0) launch_gated_delta(stream, gated_delta_launch(call, rows, blocks));
+}
+
+void mamba2(Stream stream, const Mamba2Call& call, const RecurrentRows& rows, RecurrenceBlocks blocks) {
+  if (rows.max_rows > 0) launch_mamba2(stream, mamba2_launch(call, rows, blocks));
 }
 
 RecurrenceBlocks recurrence_blocks(const RecurrentShape& shape, int64_t num_keys, const RecurrentRows& rows) {

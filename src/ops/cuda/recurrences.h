@@ -32,12 +32,18 @@ struct RecurrentRows {
 /// Device form of `rows`: its sequences, to be copied to the device. The pointer stays null.
 RecurrentRows make_recurrent_rows(const RowBatch& rows, std::vector<RecurrentSequence>& sequences);
 
-/// Ops::causal_conv() on `stream`, asynchronous. At most kMaxConvTaps taps; call.rows is not read.
-void causal_conv(Stream stream, const CausalConvCall& call, const RecurrentRows& rows);
+/// kUnsupported, naming the shape, for states that the kernels do not take: kMaxConvTaps, kMaxKeyDim.
+Status check_recurrent_shape(const RecurrentShape& shape);
 
-/// Ops::gated_delta() and Ops::mamba2() on `stream`, asynchronous. key_dim at most kMaxKeyDim; slots a
-/// multiple of 16 bytes apart; call.rows is not read. Tests force each kind of blocks; callers take
-/// recurrence_blocks().
+/// What Ops::causal_conv(), Ops::gated_delta() and Ops::mamba2() launch. Slots a multiple of 16 bytes apart;
+/// call.rows is not read. Tests force each kind of blocks; callers take recurrence_blocks().
+CausalConvLaunch causal_conv_launch(const CausalConvCall& call, const RecurrentRows& rows);
+RecurrenceLaunch gated_delta_launch(const GatedDeltaCall& call, const RecurrentRows& rows,
+                                    RecurrenceBlocks blocks);
+RecurrenceLaunch mamba2_launch(const Mamba2Call& call, const RecurrentRows& rows, RecurrenceBlocks blocks);
+
+/// The same on `stream`, asynchronous.
+void causal_conv(Stream stream, const CausalConvCall& call, const RecurrentRows& rows);
 void gated_delta(Stream stream, const GatedDeltaCall& call, const RecurrentRows& rows,
                  RecurrenceBlocks blocks);
 void mamba2(Stream stream, const Mamba2Call& call, const RecurrentRows& rows, RecurrenceBlocks blocks);

@@ -31,10 +31,19 @@ struct RowsOfFloats {
   int32_t stride;
 };
 
+/// The blocks that a recurrence is dealt out in: which is fast, not what is computed.
+enum class RecurrenceBlocks {
+  kOneRow,  ///< 16 columns, several blocks an SM; for sequences of one row each, and no more.
+  kSmall,   ///< 32 columns, several blocks an SM: few rows, where the states' bytes decide.
+  kMedium,  ///< 32 columns, one block an SM: many rows, where instructions decide.
+  kWide,    ///< 48 columns, one block an SM.
+};
+
 /// gated_delta() and mamba2(). The columns of a state matrix are independent, so a launch counts the columns
 /// of all value heads that share a key head (for Mamba-2: of all heads of a group) as one run, and deals runs
 /// out in blocks.
 struct RecurrenceLaunch {
+  RecurrenceBlocks blocks;
   const RecurrentSequence* sequences;
   int num_sequences;
   int num_key_heads;     ///< Hk; for Mamba-2 the groups.
@@ -77,16 +86,8 @@ struct CausalConvLaunch {
 inline constexpr int kMaxConvTaps = 4;
 inline constexpr int kMaxKeyDim = 256;
 
-/// The blocks that a recurrence is dealt out in: which is fast, not what is computed.
-enum class RecurrenceBlocks {
-  kOneRow,  ///< 16 columns, several blocks an SM; for sequences of one row each, and no more.
-  kSmall,   ///< 32 columns, several blocks an SM: few rows, where the states' bytes decide.
-  kMedium,  ///< 32 columns, one block an SM: many rows, where instructions decide.
-  kWide,    ///< 48 columns, one block an SM.
-};
-
-void launch_gated_delta(CUstream_st* stream, const RecurrenceLaunch& launch, RecurrenceBlocks blocks);
-void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& launch, RecurrenceBlocks blocks);
+void launch_gated_delta(CUstream_st* stream, const RecurrenceLaunch& launch);
+void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& launch);
 void launch_causal_conv(CUstream_st* stream, const CausalConvLaunch& launch);
 
 }  // namespace tensorfold::cuda

@@ -40,6 +40,7 @@ const Case kCases[] = {
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 100, .has_sinks = true, .lengths = {500, 99, 101}},
     {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64, .window = 1, .lengths = {200}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {4900}},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {9300}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 700, .lengths = {5000}},
 };
 

@@ -12,14 +12,6 @@ namespace tensorfold::cuda {
 /// The ring that brings keys and values: a stage is 64 columns of the keys or values of one tile.
 constexpr int kKvStageBytes = kKvTile * 128;
 
-__device__ __forceinline__ int span_of(const AttentionLaunch& p, int pos) {
-  return pos < p.long_span_start ? pos / p.short_span
-                                 : p.long_span_start / p.short_span + (pos - p.long_span_start) / p.long_span;
-}
-__device__ __forceinline__ int span_begin(const AttentionLaunch& p, int span) {
-  const int shorts = p.long_span_start / p.short_span;
-  return span < shorts ? span * p.short_span : p.long_span_start + (span - shorts) * p.long_span;
-}
 __device__ __forceinline__ int visible_begin(const AttentionLaunch& p, int pos) {
   return p.window > 0 && pos + 1 > p.window ? pos + 1 - p.window : 0;
 }

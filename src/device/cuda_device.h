@@ -1,0 +1,37 @@
+// A CUDA device's memory as a Device: one allocator with an exact account, and copies through pinned staging.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "device/device.h"
+
+namespace tensorfold {
+
+struct CudaDeviceOptions {
+  int ordinal = 0;           ///< As the CUDA runtime counts them.
+  int64_t memory_bytes = 0;  ///< At most this much is allocated; 0: what is free, less a reserve for the runtime.
+};
+
+/// kNotFound where there is no such device, kUnsupported (naming it) where its compute capability is below what the
+/// kernels were built for.
+///
+/// Every copy and zero() is ordered before the work that is launched afterwards on blocking streams of the device;
+/// zero() does not wait for it.
+Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options);
+
+/// What the runtime says of a device.
+struct CudaDeviceInfo {
+  std::string name;  ///< "NVIDIA H200".
+  int major = 0, minor = 0;
+  int num_multiprocessors = 0;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+/// Devices that the driver offers; none where there is no driver.
+int num_cuda_devices();
+Result<CudaDeviceInfo> describe_cuda_device(int ordinal);
+
+}  // namespace tensorfold
