@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   // The thread that has read the kept rows is the one that writes them: no other may.
-  if (first > 0 || !p.stores_state) return;
+  if (first > 0 || s.num_stored == 0) return;
   float last[kTaps];
 #pragma unroll
-  for (int j = 0; j < kTail; ++j) last[j] = reached<kTaps>(p, s, kept, channel, s.num_rows - kTail + j);
+  for (int j = 0; j < kTail; ++j) last[j] = reached<kTaps>(p, s, kept, channel, s.num_stored - kTail + j);
 #pragma unroll
   for (int j = 0; j < kTail; ++j) kept[j * p.num_channels] = last[j];
 }

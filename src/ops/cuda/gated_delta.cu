@@ -191,7 +191,9 @@ struct DeltaCompute {
     }
   }
 
-  __device__ __forceinline__ void run() {
+  /// All rows; store() is called when the tile is the state after the first `stored` of them.
+  template <class Store>
+  __device__ __forceinline__ void run(int stored, const Store& store) {
     constexpr int kRow = Shape::kRowFloats;
     float k[kKeys], k_next[kKeys], q[kKeys];
     const float* row = ring.row(0);
@@ -206,7 +208,7 @@ struct DeltaCompute {
     // cycles.
     int t = 0;
 #pragma unroll 1
-    for (; t + 3 < num_rows; t += 4) {
+    for (; stored >= num_rows && t + 3 < num_rows; t += 4) {
       const bool ends_stage = (t + 4) % Shape::kStageRows == 0;
       if (ends_stage && t + 4 < num_rows) ring.wait_full(t + 4);
       const float* after = ring.row(t + 4);
@@ -218,10 +220,16 @@ struct DeltaCompute {
       if (ends_stage) ring.arrive_empty(t / Shape::kStageRows);
     }
 #pragma unroll 1
-    for (; t < num_rows; ++t, row += kRow) {
-      update(t, row, row + kRow, k, k_next, q);
+    for (; t < num_rows; ++t) {
+      const bool ends_stage = (t + 1) % Shape::kStageRows == 0;
+      if (ends_stage && t + 1 < num_rows) ring.wait_full(t + 1);
+      const float* next = ring.row(t + 1);
+      update(t, row, next, k, k_next, q);
+      if (t + 1 == stored) store();
 #pragma unroll
       for (int n = 0; n < kKeys; ++n) k[n] = k_next[n];
+      row = next;
+      if (ends_stage) ring.arrive_empty(t / Shape::kStageRows);
     }
   }
 };
@@ -244,12 +252,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   }
   DeltaCompute<Shape> compute(p, block, ring);
   compute.tile.load(p, block);
+  const int stored = block.sequence.num_stored, num_rows = block.sequence.num_rows;
   if constexpr (Shape::kIsOneRow) {
     compute.run_one();
   } else {
-    compute.run();
+    compute.run(stored, [&] {
+      if (stored < num_rows) compute.tile.store(p, block);
+    });
   }
-  compute.tile.store(p, block);
+  if (stored == num_rows) compute.tile.store(p, block);
 }
 
 template <class Shape>

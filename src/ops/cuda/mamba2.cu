@@ -142,7 +142,9 @@ struct MambaCompute {
     finish(out);
   }
 
-  __device__ __forceinline__ void run() {
+  /// All rows; store() is called when the tile is the state after the first `stored` of them.
+  template <class Store>
+  __device__ __forceinline__ void run(int stored, const Store& store) {
     constexpr int kRow = Shape::kRowFloats;
     float b[kKeys], c[kKeys], b_next[kKeys], c_next[kKeys];
     ring.wait_full(0);
@@ -153,7 +155,7 @@ struct MambaCompute {
     // cycles.
     int t = 0;
 #pragma unroll 1
-    for (; t + 3 < num_rows; t += 4) {
+    for (; stored >= num_rows && t + 3 < num_rows; t += 4) {
       const bool ends_stage = (t + 4) % Shape::kStageRows == 0;
       if (ends_stage && t + 4 < num_rows) ring.wait_full(t + 4);
       const float* after = ring.row(t + 4);
@@ -165,10 +167,16 @@ struct MambaCompute {
       if (ends_stage) ring.arrive_empty(t / Shape::kStageRows);
     }
 #pragma unroll 1
-    for (; t < num_rows; ++t, row += kRow) {
-      update(t, row + kRow, b, c, b_next, c_next);
+    for (; t < num_rows; ++t) {
+      const bool ends_stage = (t + 1) % Shape::kStageRows == 0;
+      if (ends_stage && t + 1 < num_rows) ring.wait_full(t + 1);
+      const float* next = ring.row(t + 1);
+      update(t, next, b, c, b_next, c_next);
+      if (t + 1 == stored) store();
 #pragma unroll
       for (int n = 0; n < kKeys; ++n) b[n] = b_next[n], c[n] = c_next[n];
+      row = next;
+      if (ends_stage) ring.arrive_empty(t / Shape::kStageRows);
     }
     finish(out - out_stride);
   }
@@ -192,12 +200,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   }
   MambaCompute<Shape> compute(p, block, ring);
   compute.tile.load(p, block);
+  const int stored = block.sequence.num_stored, num_rows = block.sequence.num_rows;
   if constexpr (Shape::kIsOneRow) {
     compute.run_one();
   } else {
-    compute.run();
+    compute.run(stored, [&] {
+      if (stored < num_rows) compute.tile.store(p, block);
+    });
   }
-  compute.tile.store(p, block);
+  if (stored == num_rows) compute.tile.store(p, block);
 }
 
 template <class Shape>

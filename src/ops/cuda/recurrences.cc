@@ -39,7 +39,6 @@ RecurrenceLaunch make_launch(View out, View keys, View queries, View values, con
   launch.out_stride = static_cast<int32_t>(out.row_stride);
   launch.states = states.matrices(0);
   launch.slot_stride = states.slot_stride_bytes / 4;
-  launch.stores_state = rows.stores_state;
   return launch;
 }
 
@@ -48,8 +47,8 @@ RecurrenceLaunch make_launch(View out, View keys, View queries, View values, con
 RecurrentRows make_recurrent_rows(const RowBatch& rows, std::vector<RecurrentSequence>& sequences) {
   RecurrentRows result;
   for (const SequenceRows& s : rows.sequences) {
-    sequences.push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.num_rows), s.state_slot,
-                         s.first_pos == 0 ? 1 : 0});
+    sequences.push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.num_rows),
+                         static_cast<int32_t>(s.num_stored()), s.state_slot, s.first_pos == 0 ? 1 : 0});
     result.max_rows = std::max(result.max_rows, s.num_rows);
   }
   result.num_sequences = static_cast<int>(sequences.size());
@@ -77,8 +76,7 @@ CausalConvLaunch causal_conv_launch(const CausalConvCall& call, const RecurrentR
           .out = const_cast<float*>(vector_of(call.out)),
           .out_stride = static_cast<int32_t>(call.out.row_stride),
           .states = call.states->conv_rows(0),
-          .slot_stride = call.states->slot_stride_bytes / 4,
-          .stores_state = rows.stores_state};
+          .slot_stride = call.states->slot_stride_bytes / 4};
 }
 
 RecurrenceLaunch gated_delta_launch(const GatedDeltaCall& call, const RecurrentRows& rows,

@@ -24,9 +24,6 @@ struct RecurrentRows {
   const RecurrentSequence* sequences = nullptr;
   int num_sequences = 0;
   int64_t max_rows = 0;  ///< Of one sequence.
-  /// False: outputs only, the slots stay as they are. A verify pass computes drafted rows from the committed
-  /// state so; a second pass over the accepted rows then stores.
-  bool stores_state = true;
 };
 
 /// Device form of `rows`: its sequences, to be copied to the device. The pointer stays null.

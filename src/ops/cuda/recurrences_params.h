@@ -20,6 +20,7 @@ constexpr int64_t matrix_place(int64_t key_dim, int64_t key, int64_t column) {
 struct RecurrentSequence {
   int32_t first_row;
   int32_t num_rows;
+  int32_t num_stored;  ///< The slot gets the state after this many of them; 0: it stays as it is.
   int32_t state_slot;
   int32_t
       is_start;  ///< Its rows begin at position 0: the state before them is zero, whatever the slot holds.
@@ -64,7 +65,6 @@ struct RecurrenceLaunch {
   int32_t out_stride;
   float* states;        ///< The matrices of slot 0.
   int64_t slot_stride;  ///< Floats.
-  bool stores_state;
 };
 
 struct CausalConvLaunch {
@@ -80,7 +80,6 @@ struct CausalConvLaunch {
   int32_t out_stride;
   float* states;        ///< The kept rows [taps - 1, C] of slot 0.
   int64_t slot_stride;  ///< Floats.
-  bool stores_state;
 };
 
 inline constexpr int kMaxConvTaps = 4;

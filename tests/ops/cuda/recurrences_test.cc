@@ -142,13 +142,33 @@ struct Pass {
       }
     }
   }
-  void run(bool stores_state, const std::function<void(const RecurrentRows&)>& body) const {
+  /// The same rows, of which all or the second half of each sequence are drafted.
+  Pass all_drafted() const {
+    Pass pass = *this;
+    for (SequenceRows& s : pass.sequences) s.num_drafted = s.num_rows;
+    return pass;
+  }
+  Pass half_drafted() const {
+    Pass pass = *this;
+    for (SequenceRows& s : pass.sequences) s.num_drafted = s.num_rows / 2;
+    return pass;
+  }
+  /// The rows that half_drafted() did not store.
+  Pass second_half() const {
+    Pass pass = *this;
+    for (SequenceRows& s : pass.sequences) {
+      const int64_t half = s.num_rows / 2;
+      s.first_row += s.num_rows - half, s.first_pos += s.num_rows - half, s.num_rows = half;
+    }
+    return pass;
+  }
+
+  void run(const std::function<void(const RecurrentRows&)>& body) const {
     if (sequences.empty()) return;
     std::vector<RecurrentSequence> device_form;
     RecurrentRows rows = make_recurrent_rows({{}, sequences}, device_form);
     const DeviceArray<RecurrentSequence> device_sequences(device_form);
     rows.sequences = device_sequences.data();
-    rows.stores_state = stores_state;
     body(rows);
     cuda_check(cudaGetLastError());
     cuda_check(cudaDeviceSynchronize());
@@ -349,8 +369,8 @@ Results on_host(const Case& c, const Inputs& in) {
   return results;
 }
 
-/// All rows in passes of `chunk` rows a sequence; chunk k is run twice where `verifies`, the first time
-/// without storing.
+/// All rows in passes of `chunk` rows a sequence; where `verifies`, first without storing, then storing the first half,
+/// then the second half alone.
 template <class Op>
 Results on_device(const Case& c, const Inputs& in, RecurrenceBlocks blocks, int64_t chunk,
                   bool verifies = false) {
@@ -365,10 +385,16 @@ Results on_device(const Case& c, const Inputs& in, RecurrenceBlocks blocks, int6
     };
     if (verifies) {
       const std::vector<float> before = slots.download();
-      pass.run(false, run);
+      pass.all_drafted().run(run);
       EXPECT_TRUE(same_bits(before, slots.download())) << "a pass that stores nothing wrote a slot";
+      const std::vector<float> drafted = out.download(n);
+      pass.half_drafted().run(run);
+      EXPECT_TRUE(same_bits(drafted, out.download(n))) << "rows depend on what is stored";
+      pass.second_half().run(run);
+      EXPECT_TRUE(same_bits(drafted, out.download(n))) << "rows differ after half of them was stored";
+      continue;
     }
-    pass.run(true, run);
+    pass.run(run);
   }
   Results results{out.download(n), {}};
   for (size_t s = 0; s < c.lengths.size(); ++s)
@@ -474,9 +500,11 @@ TEST(CudaCausalConvTest, IsItsDefinitionBitForBit) {
                       rows);
         };
         const std::vector<float> before = slots.download();
-        Pass(c.lengths, first, chunk).run(false, run);
+        const Pass pass(c.lengths, first, chunk);
+        pass.all_drafted().run(run);
         EXPECT_TRUE(same_bits(before, slots.download())) << "a pass that stores nothing wrote a slot";
-        Pass(c.lengths, first, chunk).run(true, run);
+        pass.half_drafted().run(run);
+        pass.second_half().run(run);
       }
       EXPECT_TRUE(same_bits(expected, out.download(n)));
       for (size_t s = 0; s < c.lengths.size(); ++s) {

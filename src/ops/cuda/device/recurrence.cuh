@@ -144,7 +144,6 @@ struct StateTile {
   }
   __device__ __forceinline__ void store(const RecurrenceLaunch& p,
                                         const RecurrenceBlock<Shape>& block) const {
-    if (!p.stores_state) return;
     for_pieces(
         p, block,
         [&](int c, int n, float4* to) {
