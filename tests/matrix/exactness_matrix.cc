@@ -6,6 +6,7 @@
 //     --tokens N      longest reply (72)
 //     --slow          also what is slow on a large model (the reference ops)
 //     --only TEXT     variations whose name contains TEXT
+//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by name
 //
 // Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
 #include <fmt/format.h>
@@ -33,6 +34,7 @@ struct Arguments {
   int64_t max_tokens = 72;  // with 62 prompt tokens: three pages
   bool slow = false;
   std::string only;
+  std::string device = "cpu";
 };
 
 /// A column of the table.
@@ -71,6 +73,8 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
       arguments.folders.push_back(value);
     } else if (flag == "--only") {
       arguments.only = value;
+    } else if (flag == "--device") {
+      arguments.device = value;
     } else if (flag == "--tokens") {
       arguments.max_tokens = std::atoll(value.c_str());
       if (arguments.max_tokens < 4) return invalid_argument("--tokens {}: expected 4 or more", value);
@@ -118,8 +122,10 @@ Result<std::vector<MatrixModel>> write_toy_models(const std::string& folder) {
 /// What the backend that was made is not of what was asked for; empty if it is all of it. A row counts only
 /// if it ran on what its name says.
 std::string backend_difference(const LoadOptions& wish, const BackendInfo& info) {
-  const std::string_view name = wish.use_reference_ops ? "reference" : "cpu";
+  const std::string_view device = std::string_view(wish.device).substr(0, wish.device.find(':'));
+  const std::string_view name = wish.use_reference_ops ? "reference" : device;
   if (info.name != name) return fmt::format("ran on backend {}", info.name);
+  if (name == "cuda") return {};
   if (!wish.use_reference_ops && info.num_threads != wish.num_threads) {
     return fmt::format("ran on {} threads", info.num_threads);
   }
@@ -142,9 +148,11 @@ class Column {
 
   /// Records the baseline. Replies that are all one token prove little, so they are refused.
   Status start() {
-    TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(baseline()));
+    Variation alone = baseline();
+    alone.load.device = arguments_.device;
+    TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(alone));
     workload_ = make_workload(loaded->model->spec(), arguments_.max_tokens);
-    TF_ASSIGN_OR_RETURN(expected_, run_variation(baseline(), loaded, workload_));
+    TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_));
     for (const Recording& recording : expected_) {
       if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
     }
@@ -180,7 +188,8 @@ class Column {
   Result<std::shared_ptr<LoadedModel>> load(const Variation& variation) {
     const LoadOptions& wish = variation.load;
     const std::string key =
-        fmt::format("{} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops);
+        fmt::format("{} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
+                    static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs);
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;
@@ -220,8 +229,30 @@ void print_table(const std::vector<Variation>& variations, const std::vector<Mat
   }
 }
 
-std::vector<Variation> chosen_variations(const Arguments& arguments) {
+/// The same rows on a CUDA device: those of CPU threads and instruction sets make way for those of its kernels.
+std::vector<Variation> cuda_variations(const std::string& device) {
   std::vector<Variation> variations = all_variations();
+  std::erase_if(variations, [](const Variation& v) {
+    return v.load.use_reference_ops || v.load.isa != CpuIsa::kBest ||
+           v.load.num_threads != baseline().load.num_threads;
+  });
+  const auto add = [&](std::string name, Company company) -> CudaOptions& {
+    variations.push_back(baseline());
+    variations.back().name = std::move(name);
+    variations.back().company = company;
+    return variations.back().load.cuda;
+  };
+  add("no graphs", Company::kAlone).use_graphs = false;
+  add("kernels for few rows", Company::kTogether).kernels = CudaOptions::Kernels::kFewRows;
+  add("kernels for many rows", Company::kAlone).kernels = CudaOptions::Kernels::kManyRows;
+  add("kernels for many rows, together", Company::kTogether).kernels = CudaOptions::Kernels::kManyRows;
+  for (Variation& v : variations) v.load.device = device;
+  return variations;
+}
+
+std::vector<Variation> chosen_variations(const Arguments& arguments) {
+  std::vector<Variation> variations =
+      arguments.device == "cpu" ? all_variations() : cuda_variations(arguments.device);
   std::erase_if(variations,
                 [&](const Variation& v) { return v.name.find(arguments.only) == std::string::npos; });
   return variations;
@@ -232,7 +263,12 @@ std::vector<std::string> run_column(const MatrixModel& model, const Arguments& a
                                     const std::vector<Variation>& variations, Table& table, size_t m) {
   Column column(model, arguments);
   if (const Status status = column.start(); !status.ok()) {
-    for (auto& row : table) row[m] = Outcome::kFailed;
+    const bool is_left_out = arguments.device != "cpu" && status.code() == StatusCode::kUnsupported;
+    for (auto& row : table) row[m] = is_left_out ? Outcome::kNotRun : Outcome::kFailed;
+    if (is_left_out) {
+      fmt::print("{} is left out: {}\n", model.name, status.message());
+      return {};
+    }
     return {fmt::format("{}, baseline: {}", model.name, status.message())};
   }
   for (size_t v = 0; v < variations.size(); ++v) table[v][m] = column.run(variations[v]);
