@@ -327,17 +327,22 @@ TEST(CudaSampleOnTheHost, OrderIsThatOfLogitsThenTokens) {
 TEST(CudaSampleOnTheHost, NoWeightOfAHigherKeyIsBelowTheLeast) {
   ScopedFlushDenormals flush;
   Random random(4);
+  int64_t num_falls = 0;
   for (int i = 0; i < 3'000'000; ++i) {
-    const float max = 20.0f * random.normal(),
-                temperature = static_cast<float>(0.05 + 2.0 * random.uniform());
+    // Half of the tokens close to a maximum of 0: there the argument of exp2_f32 is finest, and it falls
+    // itself.
+    const bool is_close = random.below(2) == 0;
+    const float max = is_close ? 0.0f : 20.0f * random.normal();
+    const float temperature = is_close ? 1.0f : static_cast<float>(0.05 + 2.0 * random.uniform());
     const WeightMeasure measure{max, temperature, 0.9f};
-    const float x = max - static_cast<float>(30.0 * random.uniform()) * temperature;
+    const float x = max - static_cast<float>((is_close ? 0.3 : 30.0) * random.uniform()) * temperature;
     const uint32_t key = sampling::order_key(sampling::canonical(x));
-    // Close neighbours, where exp2_f32 itself might fall.
-    const float higher = std::min(max, logit_of_key(key + static_cast<uint32_t>(random.below(64))));
+    const float higher = std::min(max, logit_of_key(key + static_cast<uint32_t>(random.below(4))));
+    num_falls += measure.of(higher) < measure.of(logit_of_key(key));
     ASSERT_LE(measure.least(key), measure.of(higher))
         << x << " " << higher << " " << max << " " << temperature;
   }
+  EXPECT_GT(num_falls, 100);
 }
 
 TEST(CudaSampleOnTheHost, TheFilterPassesEveryTokenThatBeatsTheBound) {
