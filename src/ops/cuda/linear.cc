@@ -8,59 +8,74 @@
 namespace tensorfold::cuda {
 namespace {
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-LinearLayout layout_of(const LinearSpec& spec) {
-  if (spec.format == WeightFormat::kFloat) return LinearLayout::kBf16;
-  return spec.group_size == 32   ? LinearLayout::kAffine4G32
-         : spec.group_size == 64 ? LinearLayout::kAffine4G64
-                                 : LinearLayout::kAffine4G128;
-}
-
-/// The columns that segments and padding count in: the group, pairs of 32-wide groups, 64 where there is none.
-int64_t unit_columns(const LinearSpec& spec) { return std::max<int64_t>(kLinearChunkColumns, spec.group_size); }
-
-LinearLaunch make_launch(View x, std::span<const LinearCall> calls) {
-  const LinearSpec& first = calls[0].weight.spec;
-  const int64_t unit = unit_columns(first), padded = round_up(first.in, unit);
+LinearLaunch empty_launch(View x, const LinearLayout& layout, LinearKernel kernel) {
+  const LinearChunks chunks = linear_chunks(layout, x.dim(1));
   LinearLaunch launch{};
-  launch.num_calls = static_cast<int>(calls.size());
-  launch.num_rows = static_cast<int>(x.num_rows());
-  launch.chunks = static_cast<int>(padded / kLinearChunkColumns);
-  launch.chunks_per_segment =
-      static_cast<int>(unit * ((first.in + kLinearSegments * unit - 1) / (kLinearSegments * unit)) / kLinearChunkColumns);
   launch.x = x.data;
   launch.x_stride = x.row_stride;
-  for (int i = 0; i < launch.num_calls; ++i) {
-    const LinearWeight& w = calls[i].weight;
-    TF_CHECK(w.spec.in == first.in && layout_of(w.spec) == layout_of(first));
-    const int64_t tiles = (w.spec.out + kLinearTileRows - 1) / kLinearTileRows;
-    launch.calls[i] = {.weights = w.data,
-                       .bias = w.bias,
-                       .out = calls[i].out.data,
-                       .out_stride = calls[i].out.row_stride,
-                       .out_size = static_cast<int>(w.spec.out),
-                       .first_tile = launch.num_tiles,
-                       .out_is_bf16 = calls[i].out.dtype == DType::kBF16,
-                       .accumulate = calls[i].accumulate};
-    launch.num_tiles += static_cast<int>(tiles);
-  }
+  launch.num_rows = static_cast<int>(x.num_rows());
+  launch.in = static_cast<int>(x.dim(1));
+  launch.chunks = chunks.total;
+  launch.chunks_per_segment = chunks.per_segment;
+  launch.layout = layout;
+  launch.kernel = kernel;
+  if (kernel == LinearKernel::kAuto)
+    launch.kernel = x.num_rows() > kDecodeRows ? LinearKernel::kWide : LinearKernel::kDecode;
   return launch;
+}
+
+void add_call(LinearLaunch& launch, const LinearCall& call) {
+  const LinearWeight& w = call.weight;
+  TF_DCHECK(w.spec.in == launch.in && call.out.dim(1) == w.spec.out &&
+            call.out.num_rows() == launch.num_rows);
+  TF_DCHECK(!call.accumulate || call.out.dtype == DType::kF32);
+  launch.calls[launch.num_calls++] = {.weights = w.data,
+                                      .bias = w.bias,
+                                      .out = call.out.data,
+                                      .out_stride = call.out.row_stride,
+                                      .out_size = static_cast<int>(w.spec.out),
+                                      .first_tile = launch.num_tiles,
+                                      .out_is_bf16 = call.out.dtype == DType::kBF16,
+                                      .accumulate = call.accumulate};
+  launch.num_tiles += static_cast<int>((w.spec.out + kLinearTileRows - 1) / kLinearTileRows);
 }
 
 }  // namespace
 
-void linear(Stream stream, View x, std::span<const LinearCall> calls, LinearKernel kernel) {
-  TF_CHECK(!calls.empty() && calls.size() <= kMaxLinearCalls && x.dtype == DType::kBF16);
-  if (x.num_rows() == 0) return;
-  const LinearLaunch launch = make_launch(x, calls);
-  const LinearLayout layout = layout_of(calls[0].weight.spec);
-  const bool wide = kernel == LinearKernel::kWide || (kernel == LinearKernel::kAuto && x.num_rows() > kDecodeRows);
-  if (wide) {
-    launch_linear_wide(stream, layout, launch);
-  } else {
-    launch_linear_decode(stream, layout, launch);
+LinearChunks linear_chunks(const LinearLayout& layout, int64_t in) {
+  const int64_t unit = layout.unit_columns(),
+                segment = (in + kLinearSegments * unit - 1) / (kLinearSegments * unit);
+  return {.total = static_cast<int>(layout.units(in) * layout.unit_chunks()),
+          .per_segment = static_cast<int>(segment * layout.unit_chunks())};
+}
+
+std::vector<LinearLaunch> linear_launches(View x, std::span<const LinearCall> calls, LinearKernel kernel) {
+  TF_DCHECK(x.dtype == DType::kBF16 && x.row_stride % 8 == 0 &&
+            reinterpret_cast<uintptr_t>(x.data) % 16 == 0);
+  std::vector<LinearLaunch> launches;
+  if (x.num_rows() == 0) return launches;
+  for (const LinearCall& call : calls) {
+    const LinearLayout layout = layout_of(call.weight.spec);
+    auto launch = std::find_if(launches.begin(), launches.end(), [&](const LinearLaunch& l) {
+      return l.layout == layout && l.num_calls < kMaxLinearCalls;
+    });
+    if (launch == launches.end()) launch = launches.insert(launches.end(), empty_launch(x, layout, kernel));
+    add_call(*launch, call);
   }
+  return launches;
+}
+
+void launch_linear(CUstream_st* stream, const LinearLaunch& launch) {
+  if (launch.num_rows == 0) return;
+  if (launch.kernel == LinearKernel::kWide) {
+    launch_linear_wide(stream, launch);
+  } else {
+    launch_linear_decode(stream, launch);
+  }
+}
+
+void linear(Stream stream, View x, std::span<const LinearCall> calls, LinearKernel kernel) {
+  for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) launch_linear(stream, launch);
 }
 
 }  // namespace tensorfold::cuda

@@ -1,10 +1,11 @@
 // linear() on CUDA for up to 16 rows at a time. Layout and arithmetic: ops/cuda/linear.h.
 //
-// A decode step reads every weight once and does little with it, so the kernel is built around the stream of weights:
-// each warp has a ring in shared memory that the copy engine fills, and the stream runs on over the borders of tiles, so
-// that loads never drain; the first ones are issued before the previous kernel of the stream has ended, since weights
-// depend on nothing. A cluster of blocks shares a tile, each block some of the segments: x, which every tile needs
-// whole, then fits in shared memory, and the unit of work is small enough for all multiprocessors to end together.
+// A decode step reads every weight once and does little with it, so the kernel is built around the stream of
+// weights: each warp has a ring in shared memory that the copy engine fills, and the stream runs on over the
+// borders of tiles, so that loads never drain; the first ones are issued before the previous kernel of the
+// stream has ended, since weights depend on nothing. A cluster of blocks shares a tile, each block some of
+// the segments: x, which every tile needs whole, then fits in shared memory, and the unit of work is small
+// enough for all multiprocessors to end together.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -22,65 +23,29 @@ constexpr int kSumBytes = 512;
 
 /// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory.
 struct DecodePlan {
-  int cluster;          ///< Blocks that share a tile.
-  int segments;         ///< Segments of a block: 8 / cluster.
-  int rows;             ///< Rows of x of a block: at most 8 * kRowTiles.
-  int stages;           ///< Of a warp's ring.
-  int stage_units;      ///< Units (ops/cuda/linear.h) in one stage.
+  int cluster;      ///< Blocks that share a tile.
+  int segments;     ///< Segments of a block: 8 / cluster.
+  int rows;         ///< Rows of x of a block: at most 8 * kRowTiles.
+  int stages;       ///< Of a warp's ring.
+  int stage_units;  ///< Units (ops/cuda/linear.h) in one stage.
   int stage_bytes;
-  int exchange_depth;   ///< Tiles whose sums a block may be ahead of the one that finishes them.
+  int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
   int x_offset, sums_offset, incoming_offset, barriers_offset, shared_bytes;
 };
 
-/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes more put
-/// the eight 32-column pieces that a warp writes at once into different banks.
+/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
+/// more put the eight 32-column pieces that a warp writes at once into different banks.
 __host__ __device__ constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
 
-/// One chunk of packed weights in shared memory, and how it becomes a step's A operand.
-template <class Layout>
-struct StagedChunk;
-
-template <int kGroupSize>
-struct StagedChunk<Affine4Layout<kGroupSize>> {
-  using Layout = Affine4Layout<kGroupSize>;
-  uint4 words;
-  uint2 scale_bias[Layout::kChunkGroups];
-
-  __device__ __forceinline__ StagedChunk(uint32_t unit, int chunk, int lane)
-      : words(load_shared_16(unit + chunk * 512 + lane * 16)) {
-#pragma unroll
-    for (int g = 0; g < Layout::kChunkGroups; ++g)
-      scale_bias[g] = load_shared_8(unit + Layout::kWeightBytes + g * 64 + lane / 4 * 8);
-  }
-  __device__ __forceinline__ void operand(int step, uint32_t magic, uint32_t (&a)[4]) const {
-    uint32_t scale[2], bias[2];
-    const uint2 sb = scale_bias[step * Layout::kChunkGroups / 4];
-    split_scale_bias(sb.x, scale[0], bias[0]);
-    split_scale_bias(sb.y, scale[1], bias[1]);
-    const uint32_t word = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-    dequantize_affine4(word, scale, bias, magic, a);
-  }
-};
-
-template <>
-struct StagedChunk<Bf16Layout> {
-  uint32_t at;
-  __device__ __forceinline__ StagedChunk(uint32_t unit, int, int lane) : at(unit + lane * 16) {}
-  __device__ __forceinline__ void operand(int step, uint32_t, uint32_t (&a)[4]) const {
-    const uint4 v = load_shared_16(at + step * 512);
-    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
-  }
-};
-
-/// A warp's weights on their way: the units of its segment of each of its tiles, in order, through a ring of stages.
-/// The whole warp keeps count, one lane asks.
+/// A warp's weights on their way: the units of its segment of each of its tiles, in order, through a ring of
+/// stages. The whole warp keeps count, one lane asks.
 template <class Layout>
 struct WeightStream {
   const LinearLaunch& p;
   const DecodePlan& plan;
-  int begin, length;    ///< The segment's units.
-  int tile, stride;     ///< Of the next load, and to the next tile.
-  int left = 0;         ///< Units of the tile that are still to be asked for.
+  int begin, length;  ///< The segment's units.
+  int tile, stride;   ///< Of the next load, and to the next tile.
+  int left = 0;       ///< Units of the tile that are still to be asked for.
   const std::byte* source = nullptr;
 
   /// Asks for the next units, to be found at shared address `stage` once the barrier at `full` completes.
@@ -103,51 +68,63 @@ struct WeightStream {
   }
 };
 
-/// acc += one chunk of weights times its 64 columns of x, which lie at x[r] for the lane's row of row tile r.
+/// Adds one chunk of weights times its 64 columns of x, which lie at x[r] + offset for the lane's row of row
+/// tile r.
 template <class Layout, int kRowTiles>
-__device__ __forceinline__ void multiply_chunk(const StagedChunk<Layout>& weights, uint32_t magic,
+__device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int chunk_in_unit,
                                                const uint32_t (&x)[kRowTiles], int offset, int pair_bytes,
-                                               float (&acc)[kRowTiles][4]) {
+                                               TileSum<Layout> (&sum)[kRowTiles]) {
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
     uint4 b[kRowTiles];
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) b[r] = load_shared_16(x[r] + offset + pair * pair_bytes);
-    uint32_t a[4];
-    weights.operand(2 * pair, magic, a);
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) mma_m16n8k16(acc[r], a, b[r].x, b[r].y);
-    weights.operand(2 * pair + 1, magic, a);
+    for (int half = 0; half < 2; ++half) {
+      const int step = 2 * pair + half;
+      uint32_t a[Layout::kParts][4];
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) mma_m16n8k16(acc[r], a, b[r].z, b[r].w);
+      for (int part = 0; part < Layout::kParts; ++part) weights.operand(step, part, a[part]);
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r)
+        sum[r].add(a, half == 0 ? b[r].x : b[r].z, half == 0 ? b[r].y : b[r].w);
+      if (!Layout::ends_group(chunk_in_unit, step)) continue;
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) sum[r].end_group(weights, Layout::group_of_step(step));
+    }
   }
 }
 
-/// Copies the block's columns of x to shared memory in operand order. A thread moves 8 columns of a row: half a step.
-__device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan& plan, int first_row, int rows,
-                                        int first_chunk, int num_chunks, std::byte* to) {
+/// Copies the block's columns of x to shared memory in operand order, zeros for columns from p.in on. A
+/// thread moves 8 columns of a row: half a step.
+__device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan& plan, int first_row,
+                                        int rows, int first_chunk, int num_chunks, std::byte* to) {
   const int pieces = num_chunks * 8, pair_bytes = x_pair_bytes(plan.rows);
 #pragma unroll 4
   for (int i = threadIdx.x; i < rows * pieces; i += blockDim.x) {
     const int row = i / pieces, piece = i - row * pieces;
-    const auto* from = reinterpret_cast<const uint4*>(p.x + ((first_row + row) * p.x_stride + first_chunk * 64) * 2);
-    const uint4 v = from[piece];
+    const auto* from =
+        reinterpret_cast<const uint4*>(p.x + ((first_row + row) * p.x_stride + first_chunk * 64) * 2);
+    uint4 v = {0, 0, 0, 0};
+    if ((first_chunk * 8 + piece) * 8 < p.in) v = from[piece];
     auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
     words[0] = v.x, words[4] = v.y, words[8] = v.z, words[12] = v.w;
   }
 }
 
-/// The tree of arithmetic.md over `count` neighbouring sums (1, 2, 4 or 8), the first one in `sum`, the others at
-/// others + (i - 1) * kRowTiles * kSumBytes: each lane its own floats.
+/// The tree of arithmetic.md over `count` neighbouring sums (1, 2, 4 or 8), the first one in `sum`, the
+/// others at others + (i - 1) * kRowTiles * kSumBytes: each lane its own floats.
 template <int kRowTiles>
-__device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::byte* others, int count, int lane) {
+__device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::byte* others, int count,
+                                         int lane) {
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
     float4 v[8];
     v[0] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
 #pragma unroll
     for (int i = 1; i < 4; ++i) {
-      if (i < count) v[i] = *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
+      if (i < count)
+        v[i] = *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
     }
     const auto add = [](float4 a, float4 b) {
       return float4{__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
@@ -159,23 +136,30 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
   }
 }
 
-/// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"), the blocks'
-/// sums in the leader of block 0, which finishes a tile one tile later, so that it seldom waits for the others.
-template <int kRowTiles>
+/// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"),
+/// the blocks' sums in the leader of block 0, which finishes a tile one tile later, so that it seldom waits
+/// for the others.
+template <class Layout, int kRowTiles>
 struct Finisher {
   const LinearLaunch& p;
   const DecodePlan& plan;
-  std::byte* sums;         ///< [segments - 1][kRowTiles][kSumBytes]
-  std::byte* incoming;     ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
-  uint64_t *sums_full, *sums_empty;          ///< One each; every lane arrives, for what it wrote or read itself.
+  std::byte* sums;                   ///< [segments - 1][kRowTiles][kSumBytes]
+  std::byte* incoming;               ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
+  uint64_t *sums_full, *sums_empty;  ///< One each; every lane arrives, for what it wrote or read itself.
   uint64_t *incoming_full, *incoming_empty;  ///< [exchange_depth]; full in block 0, empty in the others.
   int segment, rank, lane, first_row;
   uint32_t sum_phase = 0, exchange_phase = 0;
-  int slot = 0;            ///< Of the exchange.
+  int slot = 0;  ///< Of the exchange.
   int pending_tile = -1;
   float pending[kRowTiles][4];
 
-  __device__ __forceinline__ void add(int tile, float (&acc)[kRowTiles][4]) {
+  __device__ __forceinline__ void add(int tile, const TileSum<Layout> (&sum)[kRowTiles]) {
+    float acc[kRowTiles][4];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[r][i] = sum[r].acc[i];
+    }
     if (segment > 0) return hand_over(acc);
     if (plan.segments > 1) {
       mbarrier_wait(sums_full, sum_phase);
@@ -201,7 +185,8 @@ struct Finisher {
       mbarrier_wait(&incoming_full[slot], exchange_phase);
       add_tree<kRowTiles>(pending, incoming + slot * bytes, plan.cluster, lane);
       __syncwarp();
-      if (lane > 0 && lane < plan.cluster) mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
+      if (lane > 0 && lane < plan.cluster)
+        mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
       next_slot();
     }
     store();
@@ -240,15 +225,16 @@ struct Finisher {
         const int row = r * 8 + 2 * (lane % 4) + i % 2;
         const int column = (pending_tile - call.first_tile) * kLinearTileRows + lane / 4 + i / 2 * 8;
         if (row < plan.rows && first_row + row < p.num_rows && column < call.out_size)
-          store_output(call, first_row + row, column, pending[r][i]);
+          store_output(call, first_row + row, column, __fmul_rn(pending[r][i], Layout::kResultScale));
       }
     }
   }
 };
 
-/// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every (clusters)-th tile of 16
-/// outputs; block `rank` of it the segments rank * segments and on, kWarps / segments tiles at a time, a warp each
-/// (tile, segment). Traffic: every weight once per blockIdx.y, x once per block, from L2.
+/// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every
+/// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
+/// segments tiles at a time, a warp each (tile, segment). Traffic: every weight once per blockIdx.y, x once
+/// per block, from L2.
 template <class Layout, int kRowTiles, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps, 1)
     linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
@@ -266,18 +252,29 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
   // Barriers: [warp][stage] of the rings, then per slot sums full and empty, incoming full and empty.
   auto* barriers = reinterpret_cast<uint64_t*>(shared + plan.barriers_offset);
-  WeightStream<Layout> stream{.p = p, .plan = plan, .begin = begin / kUnitChunks, .length = length,
-                              .tile = first_tile, .stride = stride};
+  WeightStream<Layout> stream{.p = p,
+                              .plan = plan,
+                              .begin = begin / kUnitChunks,
+                              .length = length,
+                              .tile = first_tile,
+                              .stride = stride};
   const uint32_t ring = shared_address(shared) + warp * plan.stages * plan.stage_bytes;
   const uint32_t ring_full = shared_address(barriers + warp * plan.stages);
   uint64_t* slot_barriers = barriers + kWarps * plan.stages + slot * (2 + 2 * plan.exchange_depth);
-  Finisher<kRowTiles> finisher{
-      .p = p, .plan = plan,
+  Finisher<Layout, kRowTiles> finisher{
+      .p = p,
+      .plan = plan,
       .sums = shared + plan.sums_offset + slot * (plan.segments - 1) * kRowTiles * kSumBytes,
-      .incoming = shared + plan.incoming_offset + slot * plan.exchange_depth * (plan.cluster - 1) * kRowTiles * kSumBytes,
-      .sums_full = slot_barriers, .sums_empty = slot_barriers + 1,
-      .incoming_full = slot_barriers + 2, .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
-      .segment = segment, .rank = rank, .lane = lane, .first_row = first_row};
+      .incoming = shared + plan.incoming_offset +
+                  slot * plan.exchange_depth * (plan.cluster - 1) * kRowTiles * kSumBytes,
+      .sums_full = slot_barriers,
+      .sums_empty = slot_barriers + 1,
+      .incoming_full = slot_barriers + 2,
+      .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
+      .segment = segment,
+      .rank = rank,
+      .lane = lane,
+      .first_row = first_row};
   if (lane == 0) {
     for (int i = 0; i < plan.stages; ++i) mbarrier_init(barriers + warp * plan.stages + i, 1);
     if (segment == 0) {
@@ -307,12 +304,12 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   uint32_t x[kRowTiles];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r)
-    x[r] = shared_address(shared) + plan.x_offset + (begin - block_begin) * 2 * pair_bytes + min(r * 8 + lane / 4, rows - 1) * 64 + lane % 4 * 16;
+    x[r] = shared_address(shared) + plan.x_offset + (begin - block_begin) * 2 * pair_bytes +
+           min(r * 8 + lane / 4, rows - 1) * 64 + lane % 4 * 16;
 
-  const uint32_t magic = opaque(kMagic128);
   uint32_t stage = ring, full = ring_full, phase = 0;
   for (int tile = first_tile; tile < p.num_tiles; tile += stride) {
-    float acc[kRowTiles][4] = {};
+    TileSum<Layout> sum[kRowTiles];
     int offset = 0;  // Into x, of the chunk.
     for (int left = length; left > 0; left -= plan.stage_units) {
       mbarrier_wait(full, phase);
@@ -321,7 +318,9 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       for (int i = min(plan.stage_units, left); i > 0; --i) {
 #pragma unroll
         for (int c = 0; c < kUnitChunks; ++c) {
-          multiply_chunk<Layout, kRowTiles>(StagedChunk<Layout>(unit, c, lane), magic, x, offset, pair_bytes, acc);
+          Chunk<Layout> chunk;
+          chunk.load_from(SharedUnit{unit}, c, lane);
+          multiply_chunk<Layout, kRowTiles>(chunk, c, x, offset, pair_bytes, sum);
           offset += 2 * pair_bytes;
         }
         unit += Layout::kUnitBytes;
@@ -331,7 +330,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       stage += plan.stage_bytes, full += 8;
       if (full == ring_full + plan.stages * 8) stage = ring, full = ring_full, phase ^= 1;
     }
-    finisher.add(tile, acc);
+    finisher.add(tile, sum);
   }
   finisher.finish_pending();
   if (plan.cluster > 1) {  // A block's shared memory must outlive the others' arrivals in it.
@@ -344,7 +343,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 template <class Layout, int kRowTiles, int kWarps>
 DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target) {
   DecodePlan plan{.cluster = cluster, .segments = kLinearSegments / cluster, .rows = rows};
-  // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60 instructions.
+  // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60
+  // instructions.
   const int units = p.chunks_per_segment / Layout::kUnitChunks;
   const int shares = (units * Layout::kUnitBytes + stage_target - 1) / stage_target;
   plan.stage_units = (units + shares - 1) / shares;
@@ -367,8 +367,8 @@ DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_tar
   return plan;
 }
 
-/// As many rows as kRowTiles holds if they leave room for the ring, else fewer; the smallest cluster that does; stages of
-/// 3 KB, else smaller ones.
+/// As many rows as kRowTiles holds if they leave room for the ring, else fewer; the smallest cluster that
+/// does; stages of 3 KB, else smaller ones.
 template <class Layout, int kRowTiles, int kWarps>
 DecodePlan choose_plan(const LinearLaunch& p) {
   int rows = p.num_rows < 8 * kRowTiles ? p.num_rows : 8 * kRowTiles;
@@ -416,23 +416,18 @@ void launch(CUstream_st* stream, const LinearLaunch& p) {
   cudaLaunchKernelEx(&config, kernel, p, plan);
 }
 
-/// Warps hide the latency of turning 4-bit weights into operands: 24 were faster than 16 by a tenth, and 32, with 64
-/// registers each, slower. Where a stage or x is large, 24 rings no longer fit.
+/// Warps hide the latency of turning 4-bit weights into operands: 24 were faster than 16 by a tenth, and 32,
+/// with 64 registers each, slower. Where a stage or x is large, 24 rings no longer fit.
 template <class Layout>
 void launch_for_rows(CUstream_st* stream, const LinearLaunch& p) {
   if (p.num_rows > 8) return launch<Layout, 2, 16>(stream, p);
-  launch<Layout, 1, Layout::kUnitBytes < 2048 ? 24 : 16>(stream, p);
+  launch < Layout, 1, Layout::kUnitBytes<2048 ? 24 : 16>(stream, p);
 }
 
 }  // namespace
 
-void launch_linear_decode(CUstream_st* stream, LinearLayout layout, const LinearLaunch& p) {
-  switch (layout) {
-    case LinearLayout::kBf16: return launch_for_rows<Bf16Layout>(stream, p);
-    case LinearLayout::kAffine4G32: return launch_for_rows<Affine4Layout<32>>(stream, p);
-    case LinearLayout::kAffine4G64: return launch_for_rows<Affine4Layout<64>>(stream, p);
-    case LinearLayout::kAffine4G128: return launch_for_rows<Affine4Layout<128>>(stream, p);
-  }
+void launch_linear_decode(CUstream_st* stream, const LinearLaunch& p) {
+  with_layout(p.layout, [&](auto layout) { launch_for_rows<decltype(layout)>(stream, p); });
 }
 
 }  // namespace tensorfold::cuda

@@ -1,9 +1,20 @@
-// What the kernels of linear() share: finding a tile's matrix, loading its packed weights, turning them into the A
-// operand of a tensor-core step, and storing a finished output. Layout: ops/cuda/linear.h.
+// What the kernels of linear() and experts() share: how packed weights are loaded and become A operands of
+// tensor-core steps, how the steps of one tile are summed, and how a finished output is stored. Layout:
+// ops/cuda/linear_layout.h.
+//
+// Three types to a layout:
+//   Layout   what with_layout() gives: constants;
+//   Chunk    64 columns of a tile's weights in flight, a lane's share; load() asks for them, operand() makes
+//   the A operand
+//            of a step. A step of 16 columns has kParts operands, all multiplied by the same B (f16: two,
+//            f32: three);
+//   TileSum  the running sum of one segment of a tile of 16 outputs by 8 rows of x.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
+#include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/mma.cuh"
 #include "ops/cuda/linear_params.h"
 
@@ -13,14 +24,6 @@ __device__ __forceinline__ const LinearDeviceCall& call_of_tile(const LinearLaun
   int i = 0;
   while (i + 1 < p.num_calls && tile >= p.calls[i + 1].first_tile) ++i;
   return p.calls[i];
-}
-
-__device__ __forceinline__ uint4 load_streaming(const uint4* address) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(address));
-  return v;
 }
 
 /// Bias, sum onto the residual or not, rounding: the last step of one output.
@@ -35,53 +38,416 @@ __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int r
   }
 }
 
-/// How the packed columns of a tile follow one another (ops/cuda/linear.h): in units of whole groups, at least a chunk.
-template <int kGroupSize>
-struct Affine4Layout {
-  static constexpr int kUnitChunks = kGroupSize > 64 ? kGroupSize / 64 : 1;
-  static constexpr int kChunkGroups = kGroupSize < 64 ? 64 / kGroupSize : 1;
-  static constexpr int kWeightBytes = kUnitChunks * 512;
-  static constexpr int kUnitBytes = kWeightBytes + kChunkGroups * 64;
-};
-struct Bf16Layout {
-  static constexpr int kUnitChunks = 1, kUnitBytes = 2048;
+// Where a unit of packed weights is read from. Each byte is read once, so nothing is kept in L1.
+
+struct GlobalUnit {
+  const std::byte* at;
+  __device__ __forceinline__ uint4 load_16(int offset) const {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at + offset));
+    return v;
+  }
+  __device__ __forceinline__ uint2 load_8(int offset) const {
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(at + offset));
+    return v;
+  }
+  __device__ __forceinline__ uint32_t load_4(int offset) const {
+    uint32_t v;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at + offset));
+    return v;
+  }
 };
 
-/// The weights of one 64-column chunk of a tile, in flight, and how they become a step's A operand.
-template <int kGroupSize>
-struct Affine4Chunk {
-  using Layout = Affine4Layout<kGroupSize>;
-  uint4 words;
-  uint2 scale_bias[Layout::kChunkGroups];
+/// A unit in shared memory, at an address of 32 bits.
+struct SharedUnit {
+  uint32_t at;
+  __device__ __forceinline__ uint4 load_16(int offset) const { return load_shared_16(at + offset); }
+  __device__ __forceinline__ uint2 load_8(int offset) const { return load_shared_8(at + offset); }
+  __device__ __forceinline__ uint32_t load_4(int offset) const {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at + offset));
+    return v;
+  }
+};
 
-  __device__ __forceinline__ void load(const LinearDeviceCall& call, int64_t tile, int chunk, int chunks, int lane) {
-    constexpr int kUnitChunks = Layout::kUnitChunks;
-    const std::byte* unit = call.weights + (tile * (chunks / kUnitChunks) + chunk / kUnitChunks) * Layout::kUnitBytes;
-    words = load_streaming(reinterpret_cast<const uint4*>(unit + chunk % kUnitChunks * 512) + lane);
-    const auto* scales = reinterpret_cast<const uint2*>(unit + Layout::kWeightBytes) + lane / 4;
+/// The constants of a layout.
+template <LinearFormat kFormat_, int kBits_, int kGroupSize_, ScaleType kScaleType_>
+struct LayoutOf {
+  static constexpr LinearFormat kFormat = kFormat_;
+  static constexpr int kBits = kBits_, kGroupSize = kGroupSize_;
+  static constexpr ScaleType kScaleType = kScaleType_;
+  static constexpr LinearLayout kLayout{kFormat, kScaleType, kBits, kGroupSize};
+  static constexpr int kUnitChunks = kLayout.unit_chunks(), kUnitBytes = kLayout.unit_bytes();
+  static constexpr int kChunkBytes = kLayout.chunk_bytes(), kUnitWeightBytes = kLayout.unit_weight_bytes();
+  /// Groups that have columns in one chunk.
+  static constexpr int kChunkGroups = kGroupSize == 32 ? 2 : 1;
+  static constexpr int kParts = kFormat == LinearFormat::kF32 ? 3 : kFormat == LinearFormat::kF16 ? 2 : 1;
+  static constexpr bool kKeepsIntegers = kLayout.keeps_integers(), kIsPrescaled = kLayout.is_prescaled();
+  /// What sums are multiplied by when they are finished: exact.
+  static constexpr float kResultScale = kIsPrescaled ? 0x1p32f : 1.0f;
+  static_assert(kResultShift == 32, "kResultScale is its power of two");
+
+  /// Whether step `step` of chunk `chunk` is the last one of a group.
+  __device__ __forceinline__ static bool ends_group(int chunk, int step) {
+    if (step % (4 / kChunkGroups) != 4 / kChunkGroups - 1) return false;
+    return chunk % kUnitChunks == kUnitChunks - 1;
+  }
+  __device__ __forceinline__ static constexpr int group_of_step(int step) { return step * kChunkGroups / 4; }
+};
+
+/// What the chunks of all layouts share: where chunk `chunk` of `chunks` of a tile lies in memory.
+template <class Layout>
+__device__ __forceinline__ GlobalUnit unit_of_chunk(const std::byte* weights, int64_t tile, int chunk,
+                                                    int chunks) {
+  return {weights +
+          (tile * (chunks / Layout::kUnitChunks) + chunk / Layout::kUnitChunks) * Layout::kUnitBytes};
+}
+
+/// The words of a chunk's integers, a lane's share (linear_layout.h, "Integers").
+template <int kBits>
+struct FieldWords {
+  uint32_t words[kBits];
+
+  template <class Unit>
+  __device__ __forceinline__ void load(const Unit& unit, int offset, int lane) {
 #pragma unroll
-    for (int g = 0; g < Layout::kChunkGroups; ++g) scale_bias[g] = __ldg(scales + g * 8);
+    for (int i = 0; i + 4 <= kBits; i += 4) {
+      const uint4 v = unit.load_16(offset + word_offset(kBits, lane, i));
+      words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
+    }
+    constexpr int kRest = kBits % 4, kFirst = kBits - kRest;
+    if constexpr (kRest >= 2) {
+      const uint2 v = unit.load_8(offset + word_offset(kBits, lane, kFirst));
+      words[kFirst] = v.x, words[kFirst + 1] = v.y;
+    }
+    if constexpr (kRest % 2 == 1)
+      words[kBits - 1] = unit.load_4(offset + word_offset(kBits, lane, kBits - 1));
   }
-  __device__ __forceinline__ void operand(int step, uint32_t magic, uint32_t (&a)[4]) const {
-    uint32_t scale[2], bias[2];
-    const uint2 sb = scale_bias[step * Layout::kChunkGroups / 4];
-    split_scale_bias(sb.x, scale[0], bias[0]);
-    split_scale_bias(sb.y, scale[1], bias[1]);
-    const uint32_t word = step == 0 ? words.x : step == 1 ? words.y : step == 2 ? words.z : words.w;
-    dequantize_affine4(word, scale, bias, magic, a);
+
+  /// The four fields of a step, field `reg` at bit kBits * reg of both halves (2, 3 and 4 bits).
+  __device__ __forceinline__ uint32_t step_fields(int step) const {
+    static_assert(kBits <= 4, "a step's fields must fit in a half");
+    if constexpr (kBits == 4) return words[step];
+    if constexpr (kBits == 2) return words[step / 2] >> (8 * (step % 2));
+    if constexpr (kBits == 3) return step < 3 ? words[step] : gather(words[0], words[1], words[2]);
+  }
+  /// Field `field` (0..15) alone in the low bits of both halves.
+  __device__ __forceinline__ uint32_t field(int field) const {
+    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
+    if constexpr (kBits == 5) {
+      if (field < 15) return (words[field / 3] >> (field % 3 * 5)) & kMask;
+      uint32_t v = 0;
+#pragma unroll
+      for (int b = 0; b < 5; ++b) v |= (words[b] >> (15 - b)) & (0x00010001u << b);
+      return v;
+    } else if constexpr (kBits == 6) {
+      const int gathered = (field - 12) / 2 * 3;
+      if (field < 12) return (words[field / 2] >> (field % 2 * 6)) & kMask;
+      return (gather(words[gathered], words[gathered + 1], words[gathered + 2]) >> (field % 2 * 6)) & kMask;
+    } else {
+      constexpr int kPerWord = 16 / kBits;
+      return (words[field / kPerWord] >> (field % kPerWord * kBits)) & kMask;
+    }
+  }
+
+ private:
+  /// The top four bits of the halves of three words, side by side.
+  __device__ __forceinline__ static uint32_t gather(uint32_t a, uint32_t b, uint32_t c) {
+    return ((a >> 12) & 0x000f000fu) | ((b >> 8) & 0x00f000f0u) | ((c >> 4) & 0x0f000f00u);
   }
 };
 
-struct Bf16Chunk {
+/// 2^127 in bf16, twice: it brings q * 2^-133 (an integer where it lies, linear_layout.h) to q * 2^-6.
+constexpr uint32_t kRaiseIntegers = 0x7f007f00u;
+/// What is left of it.
+constexpr float kRaisedBy = 64.0f;
+
+/// Scales and biases of a lane's two rows, l/4 and l/4 + 8, of one group.
+template <ScaleType kType>
+struct GroupScales {
+  uint32_t words[kType == ScaleType::kF32 ? 4 : 2];  ///< {scale, bias} of the two rows.
+
+  template <class Unit>
+  __device__ __forceinline__ void load(const Unit& unit, int offset, int lane) {
+    if constexpr (kType == ScaleType::kF32) {
+      const uint4 v = unit.load_16(offset + lane / 4 * 16);
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else {
+      const uint2 v = unit.load_8(offset + lane / 4 * 8);
+      words[0] = v.x, words[1] = v.y;
+    }
+  }
+  __device__ __forceinline__ float scale(int row) const { return number(row, 0); }
+  __device__ __forceinline__ float bias(int row) const { return number(row, 1); }
+
+ private:
+  __device__ __forceinline__ float number(int row, int which) const {
+    if constexpr (kType == ScaleType::kF32) return __uint_as_float(words[row * 2 + which]);
+    if constexpr (kType == ScaleType::kBf16)
+      return __uint_as_float(which == 0 ? words[row] << 16 : words[row] & 0xffff0000u);
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(words[row] >> (16 * which))));
+  }
+};
+
+template <class Layout>
+struct Chunk;
+
+/// Affine groups.
+template <int kBits, int kGroupSize, ScaleType kScaleType>
+struct Chunk<LayoutOf<LinearFormat::kAffine, kBits, kGroupSize, kScaleType>> {
+  using Layout = LayoutOf<LinearFormat::kAffine, kBits, kGroupSize, kScaleType>;
+  FieldWords<kBits> integers;
+  GroupScales<kScaleType> scales[Layout::kChunkGroups];
+
+  template <class Unit>
+  __device__ __forceinline__ void load_from(const Unit& unit, int chunk_in_unit, int lane) {
+    integers.load(unit, chunk_in_unit * Layout::kChunkBytes, lane);
+#pragma unroll
+    for (int g = 0; g < Layout::kChunkGroups; ++g)
+      scales[g].load(unit, Layout::kUnitWeightBytes + g * Layout::kLayout.group_bytes(), lane);
+  }
+  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
+                                       int lane) {
+    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), chunk % Layout::kUnitChunks, lane);
+  }
+
+  __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
+    if constexpr (Layout::kKeepsIntegers) {
+#pragma unroll
+      for (int reg = 0; reg < 4; ++reg) a[reg] = mul_bf16x2(integers.field(4 * step + reg), kRaiseIntegers);
+    } else {
+      constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
+      const GroupScales<kScaleType>& group = scales[Layout::group_of_step(step)];
+      uint32_t fields = integers.step_fields(step);
+#pragma unroll
+      for (int half = 0; half < 2; ++half, fields >>= 2 * kBits) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row)
+          a[2 * half + row] = rounded(fields & (kMask << (kBits * row)), group, row);
+      }
+    }
+  }
+
+ private:
+  /// bf16(fma(scale, q, bias)) of two integers that lie at bit kBits * row of the halves.
+  __device__ __forceinline__ static uint32_t rounded(uint32_t fields, const GroupScales<kScaleType>& group,
+                                                     int row) {
+    if constexpr (Layout::kIsPrescaled) {
+      uint32_t scale, bias;
+      split_scale_bias(group.words[row], scale, bias);
+      return fma_bf16x2(scale, fields, bias);
+    } else {
+      const uint32_t raised = mul_bf16x2(fields, kRaiseIntegers);
+      const float scale = __fmul_rn(group.scale(row), row == 0 ? kRaisedBy : kRaisedBy / (1 << kBits));
+      return to_bf16x2(__fmaf_rn(scale, __uint_as_float(raised << 16), group.bias(row)),
+                       __fmaf_rn(scale, __uint_as_float(raised & 0xffff0000u), group.bias(row)));
+    }
+  }
+};
+
+/// MXFP4.
+template <>
+struct Chunk<LayoutOf<LinearFormat::kMxfp4, 4, 32, ScaleType::kBf16>> {
+  using Layout = LayoutOf<LinearFormat::kMxfp4, 4, 32, ScaleType::kBf16>;
+  FieldWords<4> codes;
+  uint32_t scales;  ///< Bytes {row, row + 8} of the chunk's two blocks: exponents of bf16.
+
+  template <class Unit>
+  __device__ __forceinline__ void load_from(const Unit& unit, int, int lane) {
+    codes.load(unit, 0, lane);
+    scales = unit.load_4(Layout::kUnitWeightBytes + lane / 4 * 4);
+  }
+  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
+                                       int lane) {
+    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
+  }
+  __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
+    constexpr uint32_t kCode = 0x81c081c0u;
+    const uint32_t word = codes.words[step];
+    const uint32_t codes_of[4] = {
+        word & kCode, (word << 3) & kCode, (word << 6) & kCode,
+        ((word << 1) & 0x80008000u) | ((word >> 4) & 0x00c000c0u) | ((word >> 5) & 0x01000100u)};
+#pragma unroll
+    for (int reg = 0; reg < 4; ++reg) {
+      const uint32_t byte = Layout::group_of_step(step) * 2 + reg % 2;
+      a[reg] = mul_bf16x2(codes_of[reg], __byte_perm(scales, 0, 0x4040 | byte | byte << 8) << 7);
+    }
+  }
+};
+
+template <>
+struct Chunk<LayoutOf<LinearFormat::kBf16, 16, 0, ScaleType::kBf16>> {
+  using Layout = LayoutOf<LinearFormat::kBf16, 16, 0, ScaleType::kBf16>;
   uint4 registers[4];
-  __device__ __forceinline__ void load(const LinearDeviceCall& call, int64_t tile, int chunk, int chunks, int lane) {
+  template <class Unit>
+  __device__ __forceinline__ void load_from(const Unit& unit, int, int lane) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step)
-      registers[step] = load_streaming(reinterpret_cast<const uint4*>(call.weights) + ((tile * chunks + chunk) * 4 + step) * 32 + lane);
+    for (int step = 0; step < 4; ++step) registers[step] = unit.load_16(step * 512 + lane * 16);
   }
-  __device__ __forceinline__ void operand(int step, uint32_t, uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
+                                       int lane) {
+    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
+  }
+  __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
     a[0] = registers[step].x, a[1] = registers[step].y, a[2] = registers[step].z, a[3] = registers[step].w;
   }
 };
+
+/// The upper halves of two floats: their leading 8 bits as bf16.
+__device__ __forceinline__ uint32_t upper_halves(float low, float high) {
+  return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+}
+/// What a float is beyond its upper half: exact.
+__device__ __forceinline__ float below_upper_half(float v) {
+  return __fsub_rn(v, __uint_as_float(__float_as_uint(v) & 0xffff0000u));
+}
+
+template <>
+struct Chunk<LayoutOf<LinearFormat::kF16, 16, 0, ScaleType::kBf16>> {
+  using Layout = LayoutOf<LinearFormat::kF16, 16, 0, ScaleType::kBf16>;
+  uint4 registers[4];
+  template <class Unit>
+  __device__ __forceinline__ void load_from(const Unit& unit, int, int lane) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) registers[step] = unit.load_16(step * 512 + lane * 16);
+  }
+  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
+                                       int lane) {
+    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
+  }
+  __device__ __forceinline__ void operand(int step, int part, uint32_t (&a)[4]) const {
+    const uint32_t words[4] = {registers[step].x, registers[step].y, registers[step].z, registers[step].w};
+#pragma unroll
+    for (int reg = 0; reg < 4; ++reg) {
+      const float low = __half2float(__ushort_as_half(static_cast<unsigned short>(words[reg])));
+      const float high = __half2float(__ushort_as_half(static_cast<unsigned short>(words[reg] >> 16)));
+      a[reg] =
+          part == 0 ? upper_halves(low, high) : upper_halves(below_upper_half(low), below_upper_half(high));
+    }
+  }
+};
+
+template <>
+struct Chunk<LayoutOf<LinearFormat::kF32, 32, 0, ScaleType::kBf16>> {
+  using Layout = LayoutOf<LinearFormat::kF32, 32, 0, ScaleType::kBf16>;
+  uint4 registers[4][2];
+  template <class Unit>
+  __device__ __forceinline__ void load_from(const Unit& unit, int, int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) registers[i / 2][i % 2] = unit.load_16(i * 512 + lane * 16);
+  }
+  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
+                                       int lane) {
+    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
+  }
+  __device__ __forceinline__ void operand(int step, int part, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int reg = 0; reg < 4; ++reg) {
+      const uint4 v = registers[step][reg / 2];
+      float low = __uint_as_float(reg % 2 == 0 ? v.x : v.z), high = __uint_as_float(reg % 2 == 0 ? v.y : v.w);
+#pragma unroll
+      for (int i = 0; i < part; ++i) low = below_upper_half(low), high = below_upper_half(high);
+      a[reg] = upper_halves(low, high);
+    }
+  }
+};
+
+/// The running sum of one segment of a tile of 16 outputs by 8 rows of x, as mma_m16n8k16 keeps it: acc[i] is
+/// output lane / 4 + 8 * (i / 2), row 2 * (lane % 4) + i % 2. Per step: add() with the step's operands; where
+/// Layout::ends_group(), end_group() with the scales of the chunk.
+template <class Layout>
+struct TileSum {
+  float acc[4] = {};
+
+  __device__ __forceinline__ void add(const uint32_t (&a)[Layout::kParts][4], uint32_t b0, uint32_t b1) {
+#pragma unroll
+    for (int part = 0; part < Layout::kParts; ++part) mma_m16n8k16(acc, a[part], b0, b1);
+  }
+  __device__ __forceinline__ void end_group(const Chunk<Layout>&, int) {}
+};
+
+/// Where the integers are kept: a group's sum d of x*q and its sum xs of x (q = 1) in the same steps, then
+/// acc = fma(scale, d, fma(bias, xs, acc)).
+template <class Layout>
+requires Layout::kKeepsIntegers struct TileSum<Layout> {
+  float acc[4] = {}, d[4] = {}, xs[4] = {};
+
+  __device__ __forceinline__ void add(const uint32_t (&a)[1][4], uint32_t b0, uint32_t b1) {
+    constexpr uint32_t kOnes = 0x3f803f80u;
+    const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    mma_m16n8k16(d, a[0], b0, b1);
+    mma_m16n8k16(xs, ones, b0, b1);
+  }
+  __device__ __forceinline__ void end_group(const Chunk<Layout>& chunk, int group) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float scale = __fmul_rn(chunk.scales[group].scale(i / 2), kRaisedBy);
+      acc[i] = __fmaf_rn(scale, d[i], __fmaf_rn(chunk.scales[group].bias(i / 2), xs[i], acc[i]));
+      d[i] = 0.0f, xs[i] = 0.0f;
+    }
+  }
+};
+
+// Dispatch: from the layout of a launch to its type.
+
+template <int kBits, ScaleType kScaleType, class Visit>
+void with_affine_group(int group_size, const Visit& visit) {
+  if (group_size == 32) return visit(LayoutOf<LinearFormat::kAffine, kBits, 32, kScaleType>{});
+  if (group_size == 64) return visit(LayoutOf<LinearFormat::kAffine, kBits, 64, kScaleType>{});
+  visit(LayoutOf<LinearFormat::kAffine, kBits, 128, kScaleType>{});
+}
+
+/// Calls visit(Layout{}) for an affine layout with scales of this type.
+template <ScaleType kScaleType, class Visit>
+void with_affine_layout(const LinearLayout& layout, const Visit& visit) {
+  switch (layout.bits) {
+    case 2:
+      return with_affine_group<2, kScaleType>(layout.group_size, visit);
+    case 3:
+      return with_affine_group<3, kScaleType>(layout.group_size, visit);
+    case 4:
+      return with_affine_group<4, kScaleType>(layout.group_size, visit);
+    case 5:
+      return with_affine_group<5, kScaleType>(layout.group_size, visit);
+    case 6:
+      return with_affine_group<6, kScaleType>(layout.group_size, visit);
+    default:
+      return with_affine_group<8, kScaleType>(layout.group_size, visit);
+  }
+}
+
+/// Calls visit(Layout{}) for any other layout.
+template <class Visit>
+void with_other_layout(const LinearLayout& layout, const Visit& visit) {
+  switch (layout.format) {
+    case LinearFormat::kBf16:
+      return visit(LayoutOf<LinearFormat::kBf16, 16, 0, ScaleType::kBf16>{});
+    case LinearFormat::kF16:
+      return visit(LayoutOf<LinearFormat::kF16, 16, 0, ScaleType::kBf16>{});
+    case LinearFormat::kF32:
+      return visit(LayoutOf<LinearFormat::kF32, 32, 0, ScaleType::kBf16>{});
+    default:
+      return visit(LayoutOf<LinearFormat::kMxfp4, 4, 32, ScaleType::kBf16>{});
+  }
+}
+
+/// Calls visit(Layout{}) for any layout.
+template <class Visit>
+void with_layout(const LinearLayout& layout, const Visit& visit) {
+  if (layout.format != LinearFormat::kAffine) return with_other_layout(layout, visit);
+  switch (layout.scale_type) {
+    case ScaleType::kBf16:
+      return with_affine_layout<ScaleType::kBf16>(layout, visit);
+    case ScaleType::kF16:
+      return with_affine_layout<ScaleType::kF16>(layout, visit);
+    case ScaleType::kF32:
+      return with_affine_layout<ScaleType::kF32>(layout, visit);
+  }
+}
 
 }  // namespace tensorfold::cuda

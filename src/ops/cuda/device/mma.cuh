@@ -5,10 +5,12 @@
 
 namespace tensorfold::cuda {
 
-/// d += a b: the 16-wide step. a [16, 16] row-major weights, b [16, 8] column-major activations, d [16, 8] fp32.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+/// d += a b: the 16-wide step. a [16, 16] row-major weights, b [16, 8] column-major activations, d [16, 8]
+/// fp32.
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -20,31 +22,11 @@ __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t 
   return d;
 }
 
-/// 128 in bf16, twice. Its last place is 1, so the integers 0..15 in its low bits give 128 + q exactly.
-constexpr uint32_t kMagic128 = 0x43004300u;
-
-/// (word & 0x000f000f) | 0x43004300 in one instruction: it takes one constant, so the compiler must not know `magic`.
-__device__ __forceinline__ uint32_t nibbles_plus_128(uint32_t word, uint32_t magic) {
+/// a * b on two bf16 at once, one rounding each. Denormals are kept, here and in fma_bf16x2().
+__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   uint32_t d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "n"(0x000f000f), "r"(magic));
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
-}
-__device__ __forceinline__ uint32_t opaque(uint32_t value) {
-  uint32_t d;
-  asm volatile("mov.b32 %0, %1;" : "=r"(d) : "r"(value));
-  return d;
-}
-
-/// The weights of one 4-bit word (ops/cuda/linear.h) as a step's four registers: bf16(scale * q + bias).
-/// scale[0], bias[0] belong to row l/4, [1] to row l/4 + 8, each twice in a bf16x2. magic: opaque(kMagic128).
-__device__ __forceinline__ void dequantize_affine4(uint32_t word, const uint32_t (&scale)[2], const uint32_t (&bias)[2],
-                                                   uint32_t magic, uint32_t (&a)[4]) {
-  constexpr uint32_t kOne = 0x3f803f80u, kMinus128 = 0xc300c300u;
-#pragma unroll
-  for (int reg = 0; reg < 4; ++reg) {
-    const uint32_t q = fma_bf16x2(nibbles_plus_128(word >> (4 * reg), magic), kOne, kMinus128);
-    a[reg] = fma_bf16x2(scale[reg % 2], q, bias[reg % 2]);
-  }
 }
 
 /// {scale, bias} as loaded to one bf16x2 of each.
@@ -53,7 +35,8 @@ __device__ __forceinline__ void split_scale_bias(uint32_t scale_bias, uint32_t& 
   bias = __byte_perm(scale_bias, 0, 0x3232);
 }
 
-/// Four 8x8 matrices of bf16 from shared memory, lane l giving the address of row l % 8 of matrix l / 8; transposed or not.
+/// Four 8x8 matrices of bf16 from shared memory, lane l giving the address of row l % 8 of matrix l / 8;
+/// transposed or not.
 __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

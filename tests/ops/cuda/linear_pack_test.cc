@@ -1,0 +1,126 @@
+// The packed layout of CUDA weights: every element is found where the kernels look for it. Runs on the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "ops/cuda/linear.h"
+#include "tests/ops/cuda/cuda_test_util.h"
+#include "tests/ops/random_linear.h"
+
+namespace tensorfold::cuda {
+namespace {
+
+/// Every format, with short last tiles and units. `in` of floats is a multiple of 8.
+std::vector<LinearSpec> specs() {
+  std::vector<LinearSpec> specs;
+  for (const LinearSpec& spec : all_specs(19, 3)) {
+    specs.push_back(spec);
+    if (spec.format == WeightFormat::kFloat) specs.back().in = 136;
+  }
+  return specs;
+}
+
+std::vector<std::byte> pack(const RandomMatrix& m) {
+  std::vector<std::byte> packed(static_cast<size_t>(packed_bytes(m.spec)), std::byte{0xee});
+  pack_linear(m.spec, m.source(), packed);
+  return packed;
+}
+
+TEST(CudaLinearPackTest, EveryElementIsWhereItsPlaceSays) {
+  uint32_t seed = 1;
+  for (const LinearSpec& spec : specs()) {
+    ASSERT_TRUE(check_linear(spec).ok()) << to_string(spec);
+    const RandomMatrix m(spec, seed++);
+    const std::vector<std::byte> packed = pack(m);
+    for (int64_t row = 0; row < spec.out; ++row) {
+      for (int64_t column = 0; column < spec.in; ++column) {
+        ASSERT_EQ(packed_element(layout_of(spec), packed.data(), spec.in, row, column),
+                  m.element(row, column))
+            << to_string(spec) << " row " << row << " column " << column;
+      }
+    }
+  }
+}
+
+TEST(CudaLinearPackTest, MatricesAreStoredAtTheirOwnSize) {
+  for (const LinearSpec& spec : specs()) {
+    const LinearLayout layout = layout_of(spec);
+    const int64_t columns = layout.units(spec.in) * layout.unit_columns(), tiles = 2;
+    int64_t bytes = tiles * 16 * columns * spec.bits / 8;
+    if (spec.format == WeightFormat::kMxfp4) bytes += tiles * 16 * columns / 32;
+    if (spec.format == WeightFormat::kAffine)
+      bytes += tiles * 16 * columns / spec.group_size * 2 * dtype_bytes(spec.dtype);
+    EXPECT_EQ(packed_bytes(spec), (bytes + 255) / 256 * 256) << to_string(spec);
+    EXPECT_EQ(layout.unit_bytes() % 16, 0) << to_string(spec) << ": copied in units of 16 bytes";
+  }
+}
+
+TEST(CudaLinearPackTest, EveryBitOfAChunkBelongsToOneBitOfOneField) {
+  for (int bits : {2, 3, 4, 5, 6, 8}) {
+    std::set<int> seen;
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int field = 0; field < 16; ++field) {
+        for (int b = 0; b < bits; ++b) {
+          const FieldBit at = field_bit(bits, field, b);
+          ASSERT_LT(at.bit, 16);
+          seen.insert(word_offset(bits, lane, at.word) * 8 + at.bit);
+          seen.insert(word_offset(bits, lane, at.word) * 8 + at.bit + 16);
+        }
+      }
+    }
+    EXPECT_EQ(static_cast<int>(seen.size()), 16 * 64 * bits);
+    EXPECT_EQ(*seen.rbegin(), 16 * 64 * bits - 1);
+  }
+  std::set<int> codes;
+  for (int reg = 0; reg < 4; ++reg) {
+    for (int b = 0; b < 4; ++b) codes.insert(mxfp4_bit(reg, b));
+  }
+  EXPECT_EQ(codes.size(), 16u);
+  EXPECT_EQ(*codes.rbegin(), 15);
+}
+
+TEST(CudaLinearPackTest, PlacesAndFragmentsAreInverse) {
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      const FragmentPlace place = fragment_place(row, column);
+      EXPECT_EQ(fragment_row(place), row);
+      EXPECT_EQ(fragment_column(place), column);
+    }
+  }
+}
+
+/// One row of one block of MXFP4: all codes, and every scale that is stored without loss.
+TEST(CudaLinearPackTest, Mxfp4ScalesOutOfRangeAreInfiniteAndNanStaysNan) {
+  const LinearSpec spec = mxfp4_spec(1, 32);
+  RandomMatrix m(spec, 3);
+  for (size_t i = 0; i < m.weight.size(); ++i) m.weight[i] = static_cast<std::byte>(i * 17);
+  for (int scale = 1; scale < 256; ++scale) {
+    m.scales[0] = static_cast<std::byte>(scale);
+    const std::vector<std::byte> packed = pack(m);
+    for (int64_t column = 0; column < 32; ++column) {
+      const float got = packed_element(layout_of(spec), packed.data(), 32, 0, column),
+                  value = e2m1_value(m.integer(0, column));
+      if (scale <= 160) {
+        ASSERT_EQ(got, std::ldexp(value, scale - 127)) << scale << " " << column;
+      } else if (scale == 255 || value == 0) {
+        ASSERT_TRUE(std::isnan(got)) << scale << " " << column;
+      } else {
+        ASSERT_TRUE(std::isinf(got)) << scale << " " << column;
+      }
+    }
+  }
+}
+
+TEST(CudaLinearPackTest, WhatKernelsDoNotTakeIsRefusedByName) {
+  const Status status = check_linear(float_spec(16, 60, DType::kBF16));
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(std::string(status.message()).find("bf16 [16, 60]"), std::string::npos) << status.message();
+  EXPECT_FALSE(check_linear(affine_spec(16, 64, 7, 64, DType::kBF16)).ok());
+  EXPECT_FALSE(check_linear(affine_spec(16, 64, 4, 16, DType::kBF16)).ok());
+  EXPECT_FALSE(check_linear(affine_spec(16, 96, 4, 64, DType::kBF16)).ok());
+}
+
+}  // namespace
+}  // namespace tensorfold::cuda
