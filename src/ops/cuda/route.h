@@ -1,0 +1,16 @@
+// route() on CUDA devices: what it takes from the host. At most kMaxRoutedExperts experts, kMaxRoutedChoices
+// of them chosen, kMaxRouteGroups groups.
+//
+// Arithmetic: Ops::route() with 256 partials in the sum over all experts. A row with a NaN among its scores
+// chooses the best of those that are none, then NaNs, by index.
+#pragma once
+
+#include "ops/cuda/route_params.h"
+#include "ops/ops.h"
+
+namespace tensorfold::cuda {
+
+/// Ops::route(), everything on the device.
+RouteLaunch route_launch(const RouteCall& call);
+
+}  // namespace tensorfold::cuda
