@@ -1,0 +1,111 @@
+// What the kernels of experts() share: which task a block has, the rows of x it reads, and what becomes of a
+// finished output. Words: ops/cuda/experts_params.h.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/device/activation.cuh"
+#include "ops/cuda/device/async.cuh"
+#include "ops/cuda/device/linear_operand.cuh"
+#include "ops/cuda/experts_params.h"
+
+namespace tensorfold::cuda {
+
+/// The products of one launch: a parameter, not a template's, so that there is one kernel a layout.
+enum class ExpertStage : int {
+  kGateUp,  ///< Both, and the activation.
+  kUp,      ///< And the activation, which has no gate.
+  kDown,
+};
+
+__host__ __device__ __forceinline__ const ExpertProduct& product_of(const ExpertsLaunch& p,
+                                                                    ExpertStage stage) {
+  return stage == ExpertStage::kDown ? p.out_of : p.into;
+}
+/// The only or the first projection of a stage; kGateUp has up as well.
+__device__ __forceinline__ const ExpertMatrices& matrices_of(const ExpertsLaunch& p, ExpertStage stage) {
+  return stage == ExpertStage::kGateUp ? p.gate : stage == ExpertStage::kUp ? p.up : p.down;
+}
+
+/// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous
+/// one reads the experts' numbers so: written by the kernel before that, which the previous one has waited
+/// for before it let this one start; from L2, since L1 may still hold what lay there earlier.
+template <class T>
+__device__ __forceinline__ T load_written(const T* from) {
+  return __ldcg(from);
+}
+
+/// Task `index`, of no pairs where there are fewer.
+__device__ __forceinline__ ExpertTask task_at(const ExpertsLaunch& p, int index) {
+  if (p.kind == ExpertTasks::kOneRow) return {load_written(p.expert_ids + index), index, 1};
+  if (index >= load_written(p.num_tasks)) return {0, 0, 0};
+  const int32_t* at = &p.tasks[index].expert;
+  return {load_written(at), load_written(at + 1), load_written(at + 2)};
+}
+
+/// The number of a task's pair.
+__device__ __forceinline__ int pair_at(const ExpertsLaunch& p, const ExpertTask& task, int i) {
+  return p.kind == ExpertTasks::kOneRow ? task.first + i : load_written(p.pairs + task.first + i);
+}
+
+/// The bf16 that a pair's product is of.
+__device__ __forceinline__ const __nv_bfloat16* x_of_pair(const ExpertsLaunch& p, ExpertStage stage,
+                                                          int pair) {
+  if (stage == ExpertStage::kDown)
+    return reinterpret_cast<const __nv_bfloat16*>(p.product) + pair * p.product_stride;
+  return reinterpret_cast<const __nv_bfloat16*>(p.x) + pair / p.num_choices * p.x_stride;
+}
+
+__device__ __forceinline__ const std::byte* matrix_of(const ExpertMatrices& matrices, int expert) {
+  return matrices.data + expert * matrices.stride_bytes;
+}
+
+/// A product's output and its bias.
+__device__ __forceinline__ float with_bias(const ExpertMatrices& matrices, int expert, int column,
+                                           float sum) {
+  if (matrices.bias == nullptr) return sum;
+  const auto* bias = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(matrices.bias) +
+                                                    expert * matrices.stride_bytes);
+  return __fadd_rn(sum, __ldg(bias + column));
+}
+
+/// Ops::mlp_activation() of one element.
+__device__ __forceinline__ float activate(const ExpertsLaunch& p, float gate, float up) {
+  switch (p.activation) {
+    case ExpertActivation::kSilu:
+      return silu_mul(gate, up);
+    case ExpertActivation::kGeluTanh:
+      return gelu_tanh_mul(gate, up);
+    case ExpertActivation::kClampedSilu:
+      return clamped_silu_mul(gate, up, p.activation_alpha, p.activation_limit);
+    case ExpertActivation::kRelu2:
+      return relu_squared(up);
+  }
+  return 0.0f;
+}
+
+/// Stores output `column` of a pair: `sum` of the stage's matrix (`up_sum` beside gate's), without its bias.
+__device__ __forceinline__ void finish_output(const ExpertsLaunch& p, ExpertStage stage, int expert, int pair,
+                                              int column, float sum, float up_sum) {
+  sum = with_bias(matrices_of(p, stage), expert, column, sum);
+  if (stage == ExpertStage::kDown) {
+    p.down_sums[pair * p.down_stride + column] = sum;
+    return;
+  }
+  const bool is_gated = stage == ExpertStage::kGateUp;
+  if (is_gated) up_sum = with_bias(p.up, expert, column, up_sum);
+  reinterpret_cast<__nv_bfloat16*>(p.product)[pair * p.product_stride + column] =
+      __float2bfloat16_rn(activate(p, sum, is_gated ? up_sum : sum));
+}
+
+/// Stores element `at` of the output: the weighted sum of its row's choices, or adds it.
+__device__ __forceinline__ void store_combined(const ExpertsLaunch& p, int64_t at, float sum) {
+  if (p.out_is_bf16) {
+    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(sum);
+  } else {
+    float* out = static_cast<float*>(p.out) + at;
+    *out = p.accumulate ? __fadd_rn(load_written(out), sum) : sum;
+  }
+}
+
+}  // namespace tensorfold::cuda

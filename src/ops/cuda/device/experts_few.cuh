@@ -1,0 +1,276 @@
+// The products of experts() for few rows an expert. Layout and arithmetic: ops/cuda/linear.h; tasks:
+// experts_params.h.
+//
+// Decoding reads each chosen expert's weights once and does little with them, so what counts is how many
+// loads are on their way. A block has 16 outputs of one task (of gate and of up, so that the activation is
+// applied here, or else two tiles of 16) and a warp of it one segment: some hundred short streams at once,
+// each wholly or mostly in registers before its first use. Each warp brings its own columns of x into shared
+// memory, in operand order, while its weights are under way, so that a block meets but once, to add the
+// segments up.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "ops/cuda/device/async.cuh"
+#include "ops/cuda/device/experts.cuh"
+#include "ops/cuda/device/launch.cuh"
+#include "ops/cuda/device/linear_operand.cuh"
+#include "ops/cuda/device/mma.cuh"
+#include "ops/cuda/experts_params.h"
+
+namespace tensorfold::cuda {
+namespace experts_few {
+
+constexpr int kThreads = 32 * kLinearSegments;
+constexpr int kMaxSharedBytes = 200 << 10;
+
+/// Chunks that a warp has on their way: 64 registers a lane, an even number.
+template <class Layout>
+constexpr int kChunksAhead = sizeof(Chunk<Layout>) > 64 ? 2 : 256 / sizeof(Chunk<Layout>) / 2 * 2;
+
+/// A warp's segment of a product, in chunks.
+struct Segment {
+  int begin;
+  int length;
+};
+__device__ __forceinline__ Segment segment_of_warp(const ExpertProduct& product) {
+  const int begin = min(static_cast<int>(threadIdx.x / 32) * product.chunks_per_segment, product.chunks);
+  return {begin, min(begin + product.chunks_per_segment, product.chunks) - begin};
+}
+
+/// Brings a segment's columns of `rows` rows to shared memory in operand order: per 32 columns [row][4
+/// lanes][two steps x (low pair, high pair)], zeros from column `in` on. A lane moves 8 columns of a row at a
+/// time: half a step. Every lane of the warp calls it.
+template <class RowOf>
+__device__ __forceinline__ void stage_x(std::byte* to, int operand_bytes, int rows, const Segment& segment,
+                                        int in, const RowOf& row_of) {
+  const int pieces = segment.length * 8;
+#pragma unroll 4
+  for (int i = threadIdx.x % 32; i < rows * pieces; i += 32) {
+    const int row = i / pieces, piece = i - row * pieces,
+              column = segment.begin * kLinearChunkColumns + piece * 8;
+    uint4 v = {0, 0, 0, 0};
+    if (column < in) v = load_written(reinterpret_cast<const uint4*>(row_of(row) + column));
+    auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * operand_bytes + row * 64 + piece % 4 * 4);
+    words[0] = v.x, words[4] = v.y, words[8] = v.z, words[12] = v.w;
+  }
+  __syncwarp();
+}
+
+/// sum += chunk `index` of a segment's weights times its 64 columns of x, in operand order.
+template <class Layout>
+__device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int index, const uint4 (&b)[2],
+                                               TileSum<Layout>& sum) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    uint32_t a[Layout::kParts][4];
+#pragma unroll
+    for (int part = 0; part < Layout::kParts; ++part) weights.operand(step, part, a[part]);
+    const uint4& columns = b[step / 2];
+    sum.add(a, step % 2 == 0 ? columns.x : columns.z, step % 2 == 0 ? columns.y : columns.w);
+    if (Layout::ends_group(index, step)) sum.end_group(weights, Layout::group_of_step(step));
+  }
+}
+
+/// The tree of arithmetic.md over eight floats that are `distance` apart.
+template <class Layout>
+__device__ __forceinline__ float add_segments(const float* sums, int distance) {
+  float pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __fadd_rn(sums[2 * i * distance], sums[(2 * i + 1) * distance]);
+  const float sum = __fadd_rn(__fadd_rn(pairs[0], pairs[1]), __fadd_rn(pairs[2], pairs[3]));
+  return __fmul_rn(sum, Layout::kResultScale);
+}
+
+/// Grid: x outputs (a tile of gate and of up, else two tiles), y tasks; a warp a segment. Traffic: the task's
+/// weights once, its rows of x once a block, from L2.
+template <class Layout>
+__global__ void __launch_bounds__(kThreads, 2)
+    experts_few_kernel(const __grid_constant__ ExpertsLaunch p, const ExpertStage stage) {
+  extern __shared__ __align__(16) std::byte shared[];
+  __shared__ float sums[kLinearSegments][2][128];
+  __shared__ int pairs[kLinearSegments][kFewTaskRows];  // A copy a warp.
+  constexpr int kAhead = kChunksAhead<Layout> / 2;
+  const bool is_gated = stage == ExpertStage::kGateUp, is_down = stage == ExpertStage::kDown;
+  const ExpertProduct& product = product_of(p, stage);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Segment segment = segment_of_warp(product);
+  if (!is_down) {  // The experts' numbers come from the previous kernel.
+    wait_for_previous_kernel();
+    launch_dependents();
+  }
+  const ExpertTask task = task_at(p, blockIdx.y);
+  if (task.count == 0) {
+    if (is_down) wait_for_previous_kernel();
+    return;
+  }
+  if (lane < task.count) pairs[warp][lane] = pair_at(p, task, lane);
+
+  // Two streams: gate and up, or two tiles, of which the last block's second may be its first again.
+  const int first_tile = is_gated ? blockIdx.x : 2 * blockIdx.x;
+  const int tiles[2] = {first_tile, is_gated ? first_tile : min(first_tile + 1, product.tiles - 1)};
+  const std::byte* first_matrix = matrix_of(matrices_of(p, stage), task.expert);
+  const std::byte* matrices[2] = {first_matrix, is_gated ? matrix_of(p.up, task.expert) : first_matrix};
+  Chunk<Layout> ring[kAhead][2];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < segment.length) {
+#pragma unroll
+      for (int s = 0; s < 2; ++s)
+        ring[i][s].load(matrices[s], tiles[s], segment.begin + i, product.chunks, lane);
+    }
+  }
+  if (is_down) {
+    launch_dependents();
+    wait_for_previous_kernel();
+  }
+
+  const int operand_bytes = expert_operand_bytes(p.task_rows);
+  std::byte* x = shared + segment.begin * 2 * operand_bytes;
+  __syncwarp();
+  stage_x(x, operand_bytes, task.count, segment, product.in,
+          [&](int row) { return x_of_pair(p, stage, pairs[warp][row]); });
+
+  // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
+  uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
+  TileSum<Layout> tile_sums[2];
+  for (int chunk = 0; chunk < segment.length; chunk += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (chunk + i < segment.length) {
+        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
+        b_address += 2 * operand_bytes;
+#pragma unroll
+        for (int s = 0; s < 2; ++s) multiply_chunk<Layout>(ring[i][s], chunk + i, b, tile_sums[s]);
+        const int next = chunk + i + kAhead;
+        if (next < segment.length) {
+#pragma unroll
+          for (int s = 0; s < 2; ++s)
+            ring[i][s].load(matrices[s], tiles[s], segment.begin + next, product.chunks, lane);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    const float(&acc)[4] = tile_sums[s].acc;
+    *reinterpret_cast<float4*>(&sums[warp][s][lane * 4]) = {acc[0], acc[1], acc[2], acc[3]};
+  }
+  __syncthreads();
+
+  // A thread an output, of gate and up both. Lane l's float i: row 2 (l % 4) + i % 2, output l / 4 + 8 (i /
+  // 2).
+  const int stream = threadIdx.x / 128, place = threadIdx.x % 128;
+  const int row = place / 4 % 4 * 2 + place % 2,
+            column = (stream == 0 ? tiles[0] : tiles[1]) * kLinearTileRows + place / 16 + place % 4 / 2 * 8;
+  if (row >= task.count || column >= product.out) return;
+  if (stream == 1 && tiles[1] == tiles[0]) return;
+  const float sum = add_segments<Layout>(&sums[0][stream][place], 256);
+  const float up_sum = is_gated ? add_segments<Layout>(&sums[0][1][place], 256) : 0.0f;
+  finish_output(p, stage, task.expert, pairs[warp][row], column, sum, up_sum);
+}
+
+/// Down of one row's choices, and their weighted sum. Grid: x tiles of 16 outputs; a warp a segment of all
+/// choices, one after the other. Traffic: the chosen experts' weights once, the row's products once a block,
+/// from L2.
+template <class Layout>
+__global__ void __launch_bounds__(kThreads, 2)
+    experts_one_row_down_kernel(const __grid_constant__ ExpertsLaunch p) {
+  extern __shared__ __align__(16) std::byte shared[];
+  __shared__ float sums[kLinearSegments][kMaxExpertChoices][kLinearTileRows];
+  __shared__ float down[kMaxExpertChoices][kLinearTileRows];
+  constexpr int kAhead = kChunksAhead<Layout>;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, choices = p.num_choices;
+  const Segment segment = segment_of_warp(p.out_of);
+  const int expert_of_lane = lane < choices ? load_written(p.expert_ids + lane) : 0;
+
+  int next_choice = 0, next_chunk = 0;  // Of the next load.
+  const auto load_next = [&](Chunk<Layout>& slot) {
+    if (next_choice == choices) return;
+    const int expert = __shfl_sync(0xffffffffu, expert_of_lane, next_choice);
+    slot.load(matrix_of(p.down, expert), blockIdx.x, segment.begin + next_chunk, p.out_of.chunks, lane);
+    if (++next_chunk == segment.length) next_chunk = 0, ++next_choice;
+  };
+  Chunk<Layout> ring[kAhead];
+  if (segment.length > 0) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load_next(ring[i]);
+  }
+  launch_dependents();
+  wait_for_previous_kernel();
+
+  const int operand_bytes = expert_operand_bytes(choices);
+  std::byte* x = shared + segment.begin * 2 * operand_bytes;
+  stage_x(x, operand_bytes, choices, segment, p.out_of.in,
+          [&](int choice) { return x_of_pair(p, ExpertStage::kDown, choice); });
+  // All columns of the product are the same: a choice's row is every lane's.
+  uint32_t b_address = shared_address(x) + lane % 4 * 16;
+  const uint32_t segment_bytes = segment.length * 2 * operand_bytes;
+  const auto keep = [&](int choice, const TileSum<Layout>& sum) {
+    if (lane % 4 == 0)
+      sums[warp][choice][lane / 4] = sum.acc[0], sums[warp][choice][lane / 4 + 8] = sum.acc[2];
+  };
+  TileSum<Layout> sum;
+  int choice = 0, chunk = 0;
+  for (int left = choices * segment.length; left > 0; left -= kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < left) {
+        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
+        b_address += 2 * operand_bytes;
+        multiply_chunk<Layout>(ring[i], chunk, b, sum);
+        load_next(ring[i]);
+        if (++chunk == segment.length) {
+          keep(choice, sum);
+          sum = TileSum<Layout>();
+          b_address += 64 - segment_bytes;
+          chunk = 0, ++choice;
+        }
+      }
+    }
+  }
+  for (; choice < choices; ++choice) keep(choice, sum);  // A segment without columns.
+  __syncthreads();
+
+  for (int i = threadIdx.x; i < choices * kLinearTileRows; i += kThreads) {
+    const int j = i / kLinearTileRows, output = i % kLinearTileRows;
+    const int column = blockIdx.x * kLinearTileRows + output;
+    if (column >= p.out_of.out) continue;
+    const float of_choice = add_segments<Layout>(&sums[0][j][output], kMaxExpertChoices * kLinearTileRows);
+    down[j][output] = with_bias(p.down, load_written(p.expert_ids + j), column, of_choice);
+  }
+  __syncthreads();
+  const int column = blockIdx.x * kLinearTileRows + threadIdx.x;
+  if (threadIdx.x >= kLinearTileRows || column >= p.out_of.out) return;
+  float y = 0.0f;
+  for (int j = 0; j < choices; ++j)
+    y = __fmaf_rn(load_written(p.expert_weights + j), down[j][threadIdx.x], y);
+  store_combined(p, column, y);
+}
+
+/// One stage of a block of rows; one row's kDown with the weighted sum.
+template <class Layout>
+void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage) {
+  const ExpertProduct& product = product_of(p, stage);
+  if (stage == ExpertStage::kDown && p.kind == ExpertTasks::kOneRow) {
+    auto* kernel = experts_one_row_down_kernel<Layout>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+    const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, p.num_choices));
+    return launch_kernel(kernel, dim3(product.tiles), dim3(kThreads), shared_bytes, stream, p);
+  }
+  const int num_tasks = max_expert_tasks(int64_t{p.num_rows} * p.num_choices, p.num_experts, p.task_rows);
+  const int blocks = stage == ExpertStage::kGateUp ? product.tiles : (product.tiles + 1) / 2;
+  auto* kernel = experts_few_kernel<Layout>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+  const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, p.task_rows));
+  launch_kernel(kernel, dim3(blocks, num_tasks), dim3(kThreads), shared_bytes, stream, p, stage);
+}
+
+/// For affine layouts with scales of one type: each in a file of its own, since they take long to compile.
+void launch_affine_bf16(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
+void launch_affine_f16(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
+void launch_affine_f32(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
+
+}  // namespace experts_few
+}  // namespace tensorfold::cuda

@@ -1,0 +1,163 @@
+// The host side of experts() on CUDA: from views to a launch and its scratch (see ops/cuda/experts.h).
+#include "ops/cuda/experts.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+#include "ops/cuda/linear.h"
+
+namespace tensorfold::cuda {
+namespace {
+
+/// Pairs taken at a time: bounds the scratch at 16,384 * (4 * hidden_size + 2 * intermediate_size) bytes.
+constexpr int64_t kMaxPairs = 16384;
+/// Of the kernels for few rows: two blocks of 8 warps an SM need half of its 227 KB each.
+constexpr int64_t kMaxOperandBytes = int64_t{200} << 10;
+
+using Kind = MlpActivation::Kind;
+static_assert(static_cast<int>(ExpertActivation::kSilu) == static_cast<int>(Kind::kSilu) &&
+                  static_cast<int>(ExpertActivation::kGeluTanh) == static_cast<int>(Kind::kGeluTanh) &&
+                  static_cast<int>(ExpertActivation::kClampedSilu) == static_cast<int>(Kind::kClampedSilu) &&
+                  static_cast<int>(ExpertActivation::kRelu2) == static_cast<int>(Kind::kRelu2),
+              "both kinds are one list, so that a cast translates them");
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+ExpertProduct product_of(const LinearSpec& spec) {
+  const LinearLayout layout = layout_of(spec);
+  const LinearChunks chunks = linear_chunks(layout, spec.in);
+  ExpertProduct product{};
+  product.in = static_cast<int>(spec.in);
+  product.out = static_cast<int>(spec.out);
+  product.tiles = static_cast<int>((spec.out + kLinearTileRows - 1) / kLinearTileRows);
+  product.chunks = chunks.total;
+  product.chunks_per_segment = chunks.per_segment;
+  product.layout = layout;
+  return product;
+}
+
+/// Whether matrix `e` lies where the first one and the stride say.
+bool is_in_place(std::span<const LinearWeight> weights, int64_t stride, int64_t e) {
+  const LinearWeight &first = weights[0], &w = weights[e];
+  const bool bias_fits = first.bias == nullptr
+                             ? w.bias == nullptr
+                             : reinterpret_cast<const std::byte*>(w.bias) ==
+                                   reinterpret_cast<const std::byte*>(first.bias) + e * stride;
+  return w.data == first.data + e * stride && bias_fits && w.spec == first.spec;
+}
+
+/// The first and the last matrix speak for those between: a layer's are placed one after the other.
+ExpertMatrices matrices_of(std::span<const LinearWeight> weights, const LinearSpec& spec) {
+  ExpertMatrices matrices{};
+  if (weights.empty()) return matrices;
+  TF_CHECK(weights[0].spec == spec, "experts on CUDA: gate and up differ");
+  matrices.data = weights[0].data;
+  matrices.bias = weights[0].bias;
+  matrices.stride_bytes = weights.size() > 1 ? weights[1].data - weights[0].data : 0;
+  TF_CHECK(is_in_place(weights, matrices.stride_bytes, std::ssize(weights) - 1),
+           "experts on CUDA: not in a row");
+  for (int64_t e = 0; e < std::ssize(weights); ++e) TF_DCHECK(is_in_place(weights, matrices.stride_bytes, e));
+  return matrices;
+}
+
+/// How a call is cut up: fills kind, block_rows and task_rows of `launch`, whose sizes are there.
+void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
+  launch.block_rows =
+      static_cast<int>(std::clamp<int64_t>(kMaxPairs / launch.num_choices, 1, std::max(1, launch.num_rows)));
+  const auto fits = [](const ExpertProduct& product, int rows) {
+    return expert_operand_bytes(product, rows) <= kMaxOperandBytes;
+  };
+  const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
+  if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(launch.into, 1) &&
+      fits(launch.out_of, launch.num_choices)) {
+    launch.kind = ExpertTasks::kOneRow;
+    launch.task_rows = 1;
+    return;
+  }
+  // Beyond a full task an expert on average, those for few rows would read weights more than once.
+  const bool is_many = kernel == ExpertsKernel::kAuto ? pairs > int64_t{kFewTaskRows} * launch.num_experts
+                                                      : kernel == ExpertsKernel::kManyRows;
+  if (is_many && has_experts_many(launch.into.layout) && has_experts_many(launch.out_of.layout)) {
+    launch.kind = ExpertTasks::kManyRows;
+    launch.task_rows = kManyTaskRows;
+    return;
+  }
+  launch.kind = ExpertTasks::kFewRows;
+  launch.task_rows = kFewTaskRows;
+  while (launch.task_rows > 1 &&
+         !(fits(launch.into, launch.task_rows) && fits(launch.out_of, launch.task_rows)))
+    launch.task_rows /= 2;
+  TF_CHECK(fits(launch.into, launch.task_rows) && fits(launch.out_of, launch.task_rows),
+           "experts on CUDA: too wide");
+}
+
+/// The launch without its scratch.
+ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kernel) {
+  const ExpertsWeight& weights = call.weights;
+  TF_CHECK(weights.num_experts <= kMaxExperts && call.expert_ids.dim(1) <= kMaxExpertChoices);
+  TF_CHECK(call.x.dtype == DType::kBF16 && call.x.row_stride % 8 == 0 &&
+               reinterpret_cast<uintptr_t>(call.x.data) % 16 == 0,
+           "experts on CUDA: x in bf16, rows aligned to 16 bytes");
+  TF_CHECK(weights.gate_proj.empty() != call.activation.has_gate());
+  TF_CHECK(!call.accumulate || call.out.dtype == DType::kF32);
+  ExpertsLaunch launch{};
+  launch.gate = matrices_of(weights.gate_proj, weights.up_proj[0].spec);
+  launch.up = matrices_of(weights.up_proj, weights.up_proj[0].spec);
+  launch.down = matrices_of(weights.down_proj, weights.down_proj[0].spec);
+  launch.into = product_of(weights.up_proj[0].spec);
+  launch.out_of = product_of(weights.down_proj[0].spec);
+  launch.x = call.x.data;
+  launch.x_stride = call.x.row_stride;
+  launch.expert_ids = call.expert_ids.row<const int32_t>(0);
+  launch.ids_stride = call.expert_ids.row_stride;
+  launch.expert_weights = call.expert_weights.row<const float>(0);
+  launch.weights_stride = call.expert_weights.row_stride;
+  launch.out = call.out.data;
+  launch.out_stride = call.out.row_stride;
+  launch.out_is_bf16 = call.out.dtype == DType::kBF16;
+  launch.accumulate = call.accumulate;
+  launch.num_rows = static_cast<int>(call.x.num_rows());
+  launch.num_choices = static_cast<int>(call.expert_ids.dim(1));
+  launch.num_experts = static_cast<int>(weights.num_experts);
+  launch.activation = static_cast<ExpertActivation>(call.activation.kind);
+  launch.activation_alpha = call.activation.alpha;
+  launch.activation_limit = call.activation.limit;
+  launch.product_stride = round_up(launch.into.out, 8);
+  launch.down_stride = round_up(launch.out_of.out, 4);
+  choose_tasks(launch, kernel);
+  return launch;
+}
+
+/// Gives the launch its parts of the scratch, which begins at null to learn its size: the bytes taken.
+int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
+  const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
+  int64_t taken = 0;
+  const auto take = [&]<class T>(T*& part, int64_t bytes) {
+    part = reinterpret_cast<T*>(scratch == nullptr ? nullptr : scratch + taken);
+    taken += round_up(bytes, 256);
+  };
+  take(launch.product, pairs * launch.product_stride * 2);
+  if (launch.kind == ExpertTasks::kOneRow) return taken;
+  take(launch.num_tasks, 4);
+  take(launch.tasks,
+       max_expert_tasks(pairs, launch.num_experts, launch.task_rows) * int64_t{sizeof(ExpertTask)});
+  take(launch.pairs, pairs * 4);
+  take(launch.down_sums, pairs * launch.down_stride * 4);
+  return taken;
+}
+
+}  // namespace
+
+int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel) {
+  ExpertsLaunch launch = launch_without_scratch(call, kernel);
+  return place_scratch(launch, nullptr);
+}
+
+ExpertsLaunch experts_launch(const ExpertsCall& call, std::byte* scratch, ExpertsKernel kernel) {
+  ExpertsLaunch launch = launch_without_scratch(call, kernel);
+  place_scratch(launch, scratch);
+  return launch;
+}
+
+}  // namespace tensorfold::cuda

@@ -1,0 +1,372 @@
+// experts on CUDA: equal, bit for bit, to linear() of each expert's matrices, the definition of the
+// activation between them, and fused multiply-adds in the order of choice; however rows fall to experts, and
+// by each kernel.
+#include "ops/cuda/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <string>
+
+#include "base/fp_env.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/route.h"
+#include "ops/reference/reference_ops.h"
+#include "tests/ops/cuda/cuda_test_util.h"
+
+namespace tensorfold::cuda {
+namespace {
+
+class CudaExpertsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!have_device()) GTEST_SKIP() << "no sm_90 device";
+  }
+};
+
+constexpr ExpertsKernel kKernels[] = {ExpertsKernel::kAuto, ExpertsKernel::kFewRows,
+                                      ExpertsKernel::kManyRows};
+constexpr MlpActivation kActivations[] = {
+    {MlpActivation::Kind::kSilu},
+    {MlpActivation::Kind::kGeluTanh},
+    {MlpActivation::Kind::kClampedSilu, 1.702f, 0.5f},
+    {MlpActivation::Kind::kRelu2},
+};
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+LinearSpec affine4(int64_t out, int64_t in, int group) {
+  return {.out = out,
+          .in = in,
+          .format = WeightFormat::kAffine,
+          .dtype = DType::kBF16,
+          .bits = 4,
+          .group_size = group};
+}
+LinearSpec dense(int64_t out, int64_t in) { return {.out = out, .in = in}; }
+
+/// One projection of all experts as Weights places it: each matrix, then its bias, at one stride.
+class Projection {
+ public:
+  Projection(const LinearSpec& spec, int64_t num_experts, bool has_bias, uint32_t seed)
+      : stride_(round_up(packed_bytes(spec), 256) + (has_bias ? round_up(spec.out * 4, 256) : 0)),
+        bytes_(static_cast<size_t>(num_experts * stride_)) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    std::vector<std::byte> host(bytes_.size(), std::byte{0xff});
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const RandomMatrix matrix(spec, seed + 17 * static_cast<uint32_t>(e));
+      std::byte* to = host.data() + e * stride_;
+      pack_linear(spec, matrix.source(), {to, static_cast<size_t>(packed_bytes(spec))});
+      const int64_t bias_at = round_up(packed_bytes(spec), 256);
+      std::vector<float> bias(has_bias ? static_cast<size_t>(spec.out) : 0);
+      for (float& b : bias) b = normal(random);
+      if (has_bias) std::memcpy(to + bias_at, bias.data(), bias.size() * 4);
+      const std::byte* data = bytes_.data() + e * stride_;
+      weights_.push_back({spec, data, has_bias ? reinterpret_cast<const float*>(data + bias_at) : nullptr});
+    }
+    bytes_.upload(host);
+  }
+  std::span<const LinearWeight> weights() const { return weights_; }
+
+ private:
+  int64_t stride_;
+  DeviceArray<std::byte> bytes_;
+  std::vector<LinearWeight> weights_;
+};
+
+struct Shape {
+  int64_t num_experts;
+  LinearSpec into;    ///< Of gate and up.
+  LinearSpec out_of;  ///< Of down.
+};
+
+struct Layer {
+  Shape shape;
+  Projection gate, up, down;
+  Layer(const Shape& s, bool has_bias)
+      : shape(s),
+        gate(s.into, s.num_experts, has_bias, 1000),
+        up(s.into, s.num_experts, has_bias, 2000),
+        down(s.out_of, s.num_experts, has_bias, 3000) {}
+  ExpertsWeight weights(bool has_gate) const {
+    return {shape.num_experts, has_gate ? gate.weights() : std::span<const LinearWeight>(), up.weights(),
+            down.weights()};
+  }
+};
+
+/// k different experts a row, the low ones more often: some get many rows, others none.
+std::vector<int32_t> random_ids(int64_t rows, int64_t k, int64_t num_experts, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids;
+  for (int64_t t = 0; t < rows; ++t) {
+    std::vector<int32_t> of_row;
+    while (std::ssize(of_row) < k) {
+      const auto span = static_cast<uint32_t>(random() % 2 == 0 ? num_experts : std::min(num_experts, k + 1));
+      const auto e = static_cast<int32_t>(random() % span);
+      if (std::find(of_row.begin(), of_row.end(), e) == of_row.end()) of_row.push_back(e);
+    }
+    ids.insert(ids.end(), of_row.begin(), of_row.end());
+  }
+  return ids;
+}
+
+std::vector<float> random_floats(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+/// The inputs of one call, on the host and on the device. Rows of x lie apart, NaN between them.
+struct Inputs {
+  int64_t rows, k, in, stride;
+  std::vector<int32_t> ids;
+  std::vector<float> router_weights;
+  std::vector<bf16> x;
+  DeviceArray<int32_t> device_ids;
+  DeviceArray<float> device_weights;
+  DeviceArray<bf16> device_x;
+
+  Inputs(int64_t num_rows, int64_t num_choices, const Shape& shape, uint32_t seed)
+      : rows(num_rows),
+        k(num_choices),
+        in(shape.into.in),
+        stride(round_up(shape.into.in, 8) + 8),
+        ids(random_ids(num_rows, num_choices, shape.num_experts, seed)),
+        router_weights(random_floats(static_cast<size_t>(num_rows * num_choices), seed + 1)),
+        x(with_gaps(random_bf16(static_cast<size_t>(num_rows * in), seed + 2))),
+        device_ids(ids),
+        device_weights(router_weights),
+        device_x(x) {}
+  View x_view() const {
+    View v(device_x.data(), DType::kBF16, {rows, in});
+    v.row_stride = stride;
+    return v;
+  }
+  ExpertsCall call(const Layer& layer, const MlpActivation& activation, View out, bool accumulate) const {
+    return {.out = out,
+            .x = x_view(),
+            .expert_ids = View(device_ids.data(), DType::kI32, {rows, k}),
+            .expert_weights = View(device_weights.data(), DType::kF32, {rows, k}),
+            .weights = layer.weights(activation.has_gate()),
+            .activation = activation,
+            .accumulate = accumulate};
+  }
+
+ private:
+  std::vector<bf16> with_gaps(const std::vector<bf16>& values) const {
+    std::vector<bf16> padded(static_cast<size_t>(rows * stride), to_bf16(NAN));
+    for (int64_t t = 0; t < rows; ++t) std::copy_n(values.begin() + t * in, in, padded.begin() + t * stride);
+    return padded;
+  }
+};
+
+/// W x of all rows [rows, in], which are contiguous, by linear() in its kernel for few rows.
+std::vector<float> product_of(const LinearWeight& weight, const std::vector<bf16>& x, int64_t rows) {
+  // Padded with zeros, so that it does not matter here what linear() reads beyond `in`.
+  const int64_t in = weight.spec.in, stride = round_up(in, 128);
+  std::vector<bf16> padded(static_cast<size_t>(rows * stride), to_bf16(0.0f));
+  for (int64_t t = 0; t < rows; ++t) std::copy_n(x.begin() + t * in, in, padded.begin() + t * stride);
+  const DeviceArray<bf16> device_x(padded);
+  const DeviceArray<float> out(static_cast<size_t>(rows * weight.spec.out));
+  View x_view(device_x.data(), DType::kBF16, {rows, in});
+  x_view.row_stride = stride;
+  const LinearCall call{.out = View(out.data(), DType::kF32, {rows, weight.spec.out}), .weight = weight};
+  linear(nullptr, x_view, {&call, 1}, LinearKernel::kDecode);
+  cuda_check(cudaDeviceSynchronize());
+  return out.download();
+}
+
+/// Down of the activation of gate and up: one expert's output for each row, before its weight.
+std::vector<float> expert_output(const Layer& layer, const MlpActivation& activation, size_t expert,
+                                 std::vector<bf16>& x, int64_t rows) {
+  const int64_t I = layer.shape.into.out;
+  std::vector<float> up = product_of(layer.up.weights()[expert], x, rows), gate;
+  if (activation.has_gate()) gate = product_of(layer.gate.weights()[expert], x, rows);
+  std::vector<bf16> product(static_cast<size_t>(rows * I));
+  ReferenceOps().mlp_activation(View(product.data(), DType::kBF16, {rows, I}),
+                                View(gate.data(), DType::kF32, {rows, I}),
+                                View(up.data(), DType::kF32, {rows, I}), activation);
+  return product_of(layer.down.weights()[expert], product, rows);
+}
+
+/// [rows, E]: y from +0 by fused multiply-adds in the order of choice, then `before` + y where it
+/// accumulates.
+std::vector<float> expected_output(const Layer& layer, const MlpActivation& activation, const Inputs& inputs,
+                                   const std::vector<float>* before) {
+  const int64_t E = layer.shape.out_of.out;
+  std::vector<bf16> x;
+  for (int64_t t = 0; t < inputs.rows; ++t) {
+    const auto row = inputs.x.begin() + t * inputs.stride;
+    x.insert(x.end(), row, row + inputs.in);
+  }
+  std::vector<std::vector<float>> outputs;
+  for (size_t e = 0; e < static_cast<size_t>(layer.shape.num_experts); ++e)
+    outputs.push_back(expert_output(layer, activation, e, x, inputs.rows));
+  const ScopedFlushDenormals flush;
+  std::vector<float> sums(static_cast<size_t>(inputs.rows * E));
+  for (int64_t t = 0; t < inputs.rows; ++t) {
+    for (int64_t e = 0; e < E; ++e) {
+      float y = 0.0f;
+      for (int64_t j = 0; j < inputs.k; ++j) {
+        const auto pair = static_cast<size_t>(t * inputs.k + j);
+        const std::vector<float>& down = outputs[static_cast<size_t>(inputs.ids[pair])];
+        y = std::fma(inputs.router_weights[pair], down[static_cast<size_t>(t * E + e)], y);
+      }
+      const auto at = static_cast<size_t>(t * E + e);
+      sums[at] = before != nullptr ? (*before)[at] + y : y;
+    }
+  }
+  return sums;
+}
+
+/// Runs the call on scratch full of NaN.
+void run(const ExpertsCall& call, ExpertsKernel kernel) {
+  const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call, kernel)));
+  cuda_check(cudaMemset(scratch.data(), 0xff, scratch.size()));
+  launch_experts(nullptr, experts_launch(call, scratch.data(), kernel));
+  cuda_check(cudaGetLastError());
+  cuda_check(cudaDeviceSynchronize());
+  EXPECT_TRUE(scratch.guards_intact());
+}
+
+/// `gap` columns lie between the rows of the output.
+void check(const Layer& layer, const MlpActivation& activation, int64_t rows, int64_t k, bool accumulate,
+           int64_t gap, uint32_t seed) {
+  const int64_t E = layer.shape.out_of.out, stride = E + gap;
+  const Inputs inputs(rows, k, layer.shape, seed);
+  const std::vector<float> before = random_floats(static_cast<size_t>(rows * E), seed + 3);
+  const std::vector<float> expected =
+      expected_output(layer, activation, inputs, accumulate ? &before : nullptr);
+  double magnitude = 0;
+  for (const float v : expected) magnitude += std::abs(v);
+  ASSERT_GT(magnitude / static_cast<double>(expected.size()), 1e-3) << "nothing to compare";
+  for (const ExpertsKernel kernel : kKernels) {
+    DeviceArray<float> out(static_cast<size_t>(rows * stride));
+    std::vector<float> initial(out.size(), 77.0f);
+    for (int64_t t = 0; t < rows; ++t) std::copy_n(before.begin() + t * E, E, initial.begin() + t * stride);
+    out.upload(initial);
+    View out_view(out.data(), DType::kF32, {rows, E});
+    out_view.row_stride = stride;
+    run(inputs.call(layer, activation, out_view, accumulate), kernel);
+    EXPECT_TRUE(out.guards_intact());
+    const std::vector<float> got = out.download();
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t e = 0; e < stride; ++e) {
+        const float want = e < E ? expected[static_cast<size_t>(t * E + e)] : 77.0f;
+        ASSERT_EQ(std::bit_cast<uint32_t>(got[static_cast<size_t>(t * stride + e)]),
+                  std::bit_cast<uint32_t>(want))
+            << to_string(layer.shape.into) << " and " << to_string(layer.shape.out_of) << ", activation "
+            << static_cast<int>(activation.kind) << ", " << rows << " rows, " << k << " choices, kernel "
+            << static_cast<int>(kernel) << ", row " << t << ", column " << e << ": "
+            << got[static_cast<size_t>(t * stride + e)] << ", expected " << want;
+      }
+    }
+  }
+}
+
+/// Columns and outputs around chunks, segments (some empty), tiles and fours.
+const Shape kShapes[] = {
+    {.num_experts = 7, .into = affine4(160, 96, 32), .out_of = affine4(96, 160, 32)},
+    {.num_experts = 9, .into = affine4(576, 192, 64), .out_of = affine4(192, 576, 64)},
+    {.num_experts = 5, .into = affine4(256, 640, 128), .out_of = affine4(640, 256, 128)},
+    {.num_experts = 6, .into = dense(200, 1000), .out_of = dense(1000, 200)},
+    {.num_experts = 11, .into = affine4(64, 1088, 64), .out_of = dense(1088, 64)},
+};
+
+TEST_F(CudaExpertsTest, EqualsLinearPerExpertForAnyRows) {
+  uint32_t seed = 1;
+  for (const Shape& shape : kShapes) {
+    const Layer layer(shape, /*has_bias=*/false);
+    for (const int64_t rows : {1, 2, 3, 9, 40, 150}) {
+      for (const int64_t k : {1, 4}) check(layer, {}, rows, k, rows % 2 == 1, rows % 3, seed += 10);
+    }
+  }
+}
+
+TEST_F(CudaExpertsTest, EqualsLinearPerExpertWithBiasesAndEveryActivation) {
+  uint32_t seed = 1000;
+  for (const Shape& shape : kShapes) {
+    const Layer layer(shape, /*has_bias=*/true);
+    for (const MlpActivation& activation : kActivations) {
+      for (const int64_t rows : {1, 70}) check(layer, activation, rows, 3, true, 0, seed += 10);
+    }
+  }
+}
+
+// All experts of a row, and the widths of a published model.
+TEST_F(CudaExpertsTest, EqualsLinearPerExpertAtLargerSizes) {
+  const Layer wide({.num_experts = 12, .into = affine4(512, 2048, 64), .out_of = affine4(2048, 512, 64)},
+                   false);
+  for (const int64_t rows : {1, 5, 130}) check(wide, {}, rows, 8, true, 0, 77 + static_cast<uint32_t>(rows));
+  const Layer all({.num_experts = 32, .into = affine4(64, 64, 64), .out_of = affine4(64, 64, 64)}, true);
+  for (const int64_t rows : {1, 4, 600}) check(all, {}, rows, 32, false, 0, 99 + static_cast<uint32_t>(rows));
+}
+
+// More pairs than are taken at a time.
+TEST_F(CudaExpertsTest, TakesLongPassesInBlocksOfRows) {
+  const Layer layer({.num_experts = 8, .into = affine4(64, 64, 64), .out_of = affine4(64, 64, 64)}, false);
+  check(layer, {}, 5000, 4, true, 0, 5);
+}
+
+TEST_F(CudaExpertsTest, RoundsAnOutputInBf16Once) {
+  const Shape& shape = kShapes[1];
+  const Layer layer(shape, false);
+  for (const int64_t rows : {1, 33}) {
+    const Inputs inputs(rows, 3, shape, 8);
+    const int64_t E = shape.out_of.out;
+    const std::vector<float> expected = expected_output(layer, {}, inputs, nullptr);
+    for (const ExpertsKernel kernel : kKernels) {
+      const DeviceArray<bf16> out(static_cast<size_t>(rows * E));
+      run(inputs.call(layer, {}, View(out.data(), DType::kBF16, {rows, E}), false), kernel);
+      EXPECT_TRUE(out.guards_intact());
+      const std::vector<bf16> got = out.download();
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i].bits, to_bf16(expected[i]).bits) << i;
+    }
+  }
+}
+
+// Kernels start before the ones they depend on have ended, and some of their loads with them: routers and
+// experts take turns on the same memory, without a pause and with one after every launch.
+TEST_F(CudaExpertsTest, WaitsForTheRouterAndForItself) {
+  constexpr int64_t kTurns = 24, kChoices = 4;
+  const Shape& shape = kShapes[1];
+  const Layer layer(shape, false);
+  const int64_t X = shape.num_experts, E = shape.out_of.out;
+  for (const int64_t rows : {1, 6}) {
+    const Inputs inputs(rows, kChoices, shape, 21);
+    const DeviceArray<float> logits(random_floats(static_cast<size_t>(kTurns * rows * X), 22));
+    const auto turns = [&](bool pause) {
+      const DeviceArray<float> outs(static_cast<size_t>(kTurns * rows * E));
+      ExpertsCall call = inputs.call(layer, {}, View(outs.data(), DType::kF32, {rows, E}), false);
+      const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call)));
+      for (int64_t turn = 0; turn < kTurns; ++turn) {
+        launch_route(
+            nullptr,
+            route_launch({.expert_ids = call.expert_ids,
+                          .expert_weights = call.expert_weights,
+                          .router_logits = View(logits.data() + turn * rows * X, DType::kF32, {rows, X})}));
+        if (pause) cuda_check(cudaDeviceSynchronize());
+        call.out = View(outs.data() + turn * rows * E, DType::kF32, {rows, E});
+        launch_experts(nullptr, experts_launch(call, scratch.data()));
+        if (pause) cuda_check(cudaDeviceSynchronize());
+      }
+      cuda_check(cudaDeviceSynchronize());
+      return outs.download();
+    };
+    const std::vector<float> paused = turns(true);
+    ASSERT_NE(std::memcmp(paused.data(), paused.data() + rows * E, static_cast<size_t>(rows * E) * 4), 0)
+        << "two turns are one";
+    for (int i = 0; i < 5; ++i) {
+      const std::vector<float> got = turns(false);
+      ASSERT_EQ(std::memcmp(got.data(), paused.data(), got.size() * 4), 0) << rows << " rows";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tensorfold::cuda
