@@ -107,22 +107,27 @@ void attention(Stream stream, const AttentionCall& call, const AttentionRows& ro
   if (rows.num_rows > 0) launch_attention(stream, attention_launch(call, rows, scratch, kernel));
 }
 
+AppendKvLaunch append_kv_launch(const KvPages& pages, View k, View v, const AttentionRows& rows) {
+  TF_CHECK(check_kv_shape(pages.shape).ok());
+  const auto rows_of = [](View view) -> RowsToAppend {
+    TF_CHECK(view.dtype == DType::kF32 || view.dtype == DType::kBF16);
+    return {.data = view.data, .stride = view.row_stride, .is_bf16 = view.dtype == DType::kBF16};
+  };
+  return {.sequences = rows.sequences,
+          .page_tables = rows.page_tables,
+          .num_sequences = rows.num_sequences,
+          .max_rows = static_cast<int>(rows.max_rows),
+          .num_kv_heads = static_cast<int>(pages.shape.num_kv_heads),
+          .head_dim = static_cast<int>(pages.shape.head_dim),
+          .k = rows_of(k),
+          .v = rows_of(v),
+          .k_pages = pages.k,
+          .v_pages = pages.v,
+          .page_stride = pages.page_stride_bytes};
+}
+
 void append_kv(Stream stream, const KvPages& pages, View k, View v, const AttentionRows& rows) {
-  TF_CHECK(pages.shape.dtype == DType::kBF16 && k.dtype == DType::kF32 && v.dtype == DType::kF32);
-  if (rows.num_rows == 0) return;
-  launch_append_kv(stream, {.sequences = rows.sequences,
-                            .page_tables = rows.page_tables,
-                            .num_sequences = rows.num_sequences,
-                            .max_rows = static_cast<int>(rows.max_rows),
-                            .num_kv_heads = static_cast<int>(pages.shape.num_kv_heads),
-                            .head_dim = static_cast<int>(pages.shape.head_dim),
-                            .k = k.row<float>(0),
-                            .v = v.row<float>(0),
-                            .k_stride = k.row_stride,
-                            .v_stride = v.row_stride,
-                            .k_pages = pages.k,
-                            .v_pages = pages.v,
-                            .page_stride = pages.page_stride_bytes});
+  if (rows.num_rows > 0) launch_append_kv(stream, append_kv_launch(pages, k, v, rows));
 }
 
 }  // namespace tensorfold::cuda

@@ -1,4 +1,4 @@
-// attention() on CUDA for prompts, and append_kv(). Decoding: attention_split.cu. Pages: ops/cuda/attention_params.h.
+// attention() on CUDA for prompts. Decoding: attention_split.cu. Pages: ops/cuda/attention_params.h.
 //
 // The query heads of one KV head and the rows of one sequence form one long list of query rows, 16 of which are a warp's
 // tile, so that heads share a read of the cache. A warp has all of its rows' state, walks the tiles of keys in turn and
@@ -255,32 +255,6 @@ __global__ void __launch_bounds__(32 * kWarps, Shape<kD>::kParks ? 1 : 2)
   store_total<kD>(p, total, rows, lane);
 }
 
-/// Grid: x rows of a sequence by KV heads, y sequences; block: a warp, a lane 8 columns of keys and values. Columns beyond
-/// head_dim, up to whole blocks of 64, become zeros.
-__global__ void append_kv_kernel(const __grid_constant__ AppendKvLaunch p) {
-  const AttentionSequence s = p.sequences[blockIdx.y];
-  const int row = blockIdx.x / p.num_kv_heads, kv_head = blockIdx.x % p.num_kv_heads;
-  if (row >= s.num_rows) return;
-  const int padded = (p.head_dim + kKvBlockColumns - 1) / kKvBlockColumns * kKvBlockColumns;
-  const int pos = s.first_pos + row, slot = pos % kKvTile;
-  const int64_t page = int64_t{p.page_tables[s.first_page + pos / kKvTile]} * p.page_stride;
-  for (int column = threadIdx.x * 8; column < padded; column += 256) {
-    const int64_t at = page + int64_t{kv_head} * kKvTile * padded * 2 + kv_byte_in_head(slot, column);
-    const auto store = [&](const float* from, std::byte* pages) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = column + 2 * i < p.head_dim ? from[column + 2 * i] : 0.0f;
-        const float high = column + 2 * i + 1 < p.head_dim ? from[column + 2 * i + 1] : 0.0f;
-        words[i] = to_bf16x2(low, high);
-      }
-      *reinterpret_cast<uint4*>(pages + at) = {words[0], words[1], words[2], words[3]};
-    };
-    store(p.k + (s.first_row + row) * p.k_stride + kv_head * p.head_dim, p.k_pages);
-    store(p.v + (s.first_row + row) * p.v_stride + kv_head * p.head_dim, p.v_pages);
-  }
-}
-
 template <int kD>
 void launch(CUstream_st* stream, const AttentionLaunch& p) {
   auto* kernel = attention_kernel<kD>;
@@ -298,10 +272,6 @@ void launch_attention_serial(CUstream_st* stream, const AttentionLaunch& p) {
     case 3: return launch<192>(stream, p);
     case 4: return launch<256>(stream, p);
   }
-}
-
-void launch_append_kv(CUstream_st* stream, const AppendKvLaunch& p) {
-  append_kv_kernel<<<dim3(p.max_rows * p.num_kv_heads, p.num_sequences), 32, 0, stream>>>(p);
 }
 
 }  // namespace tensorfold::cuda

@@ -55,7 +55,10 @@ AttentionLaunch attention_launch(const AttentionCall& call, const AttentionRows&
 void attention(Stream stream, const AttentionCall& call, const AttentionRows& rows, std::byte* scratch,
                AttentionKernel kernel = AttentionKernel::kAuto);
 
-/// Ops::append_kv() on `stream`, asynchronous. k, v f32.
+/// What Ops::append_kv() launches: k and v each bf16 or f32. The rows' page tables are read on the device.
+AppendKvLaunch append_kv_launch(const KvPages& pages, View k, View v, const AttentionRows& rows);
+
+/// Ops::append_kv() on `stream`, asynchronous.
 void append_kv(Stream stream, const KvPages& pages, View k, View v, const AttentionRows& rows);
 
 }  // namespace tensorfold::cuda

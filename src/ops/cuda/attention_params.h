@@ -60,6 +60,13 @@ struct AttentionLaunch {
   float2* partial_ml;   ///< [T][H][max_spans] of {m, l}
 };
 
+/// Keys, or values, to be stored: [T, K*D].
+struct RowsToAppend {
+  const void* data;  ///< f32 or bf16.
+  int64_t stride;    ///< Elements.
+  bool is_bf16;
+};
+
 struct AppendKvLaunch {
   const AttentionSequence* sequences;
   const int32_t* page_tables;
@@ -67,9 +74,7 @@ struct AppendKvLaunch {
   int max_rows;
   int num_kv_heads;
   int head_dim;
-  const float* k;  ///< [T, K*D] f32.
-  const float* v;
-  int64_t k_stride, v_stride;
+  RowsToAppend k, v;
   std::byte* k_pages;
   std::byte* v_pages;
   int64_t page_stride;
