@@ -97,16 +97,19 @@ class BenchDecodeCommand : public BenchCommand {
   }
 
   Status measure(Engine& engine) override {
-    TF_ASSIGN_OR_RETURN(const double limit, measure_read_bandwidth(num_threads()));
+    const bool is_host = engine.model().ops->info().name != "cuda";
+    TF_ASSIGN_OR_RETURN(const double limit, is_host ? measure_read_bandwidth(num_threads())
+                                                    : measure_copy_bandwidth(engine.model()));
     TF_ASSIGN_OR_RETURN(const std::vector<DecodeRate> rates, bench_decode(engine, bench_));
-    set_report("read_gb_per_s", limit / 1e9);
+    set_report(is_host ? "read_gb_per_s" : "copy_gb_per_s", limit / 1e9);
     if (prints_table())
-      fmt::print("memory is read at {:.1f} GB/s\n{:>8}  {:>10}\n", limit / 1e9, "context", "tokens/s");
+      fmt::print("memory is {} at {:.1f} GB/s\n{:>8}  {:>10}\n", is_host ? "read" : "copied", limit / 1e9, "context",
+                 "tokens/s");
     for (const DecodeRate& rate : rates) {
       const double bytes_per_s = rate.rate.median * static_cast<double>(rate.bytes_per_token);
       Json json = rate_json("context_tokens", rate.context_tokens, rate.rate);
       json.set("bytes_per_token", rate.bytes_per_token);
-      json.set("share_of_read_bandwidth", bytes_per_s / limit);
+      json.set(is_host ? "share_of_read_bandwidth" : "share_of_copy_bandwidth", bytes_per_s / limit);
       add_result(std::move(json));
       if (prints_table())
         fmt::print("{:>8}  {}, {} a token, {:.1f} GB/s, {:.0f} % of memory\n", rate.context_tokens,

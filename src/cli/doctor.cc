@@ -6,19 +6,11 @@
 
 #include "base/json.h"
 #include "cli/command.h"
-#include "device/cuda_device.h"
 #include "engine/bench.h"
 #include "engine/self_check.h"
 
 namespace tensorfold {
 namespace {
-
-struct CudaCheck {
-  CudaDeviceInfo device;
-  std::string arithmetic_id;
-  RowCheck rows;
-  Status status;  ///< Why it could not be used or checked.
-};
 
 struct Diagnosis {
   MachineInfo machine;
@@ -31,27 +23,11 @@ bool is_healthy(const IsaCheck& check) { return check.status.ok() && check.num_d
 
 bool is_healthy(const CudaCheck& check) { return check.status.ok() && check.rows.num_different == 0; }
 
-CudaCheck check_cuda_device(int ordinal) {
-  CudaCheck check;
-  const Result<CudaDeviceInfo> device = describe_cuda_device(ordinal);
-  check.status = device.status();
-  if (!device.ok()) return check;
-  check.device = *device;
-  const Result<std::unique_ptr<Ops>> ops = make_cuda_ops({.device = ordinal});
-  check.status = ops.status();
-  if (!ops.ok()) return check;
-  check.arithmetic_id = (*ops)->info().arithmetic_id;
-  const Result<RowCheck> rows = check_rows(**ops);
-  check.status = rows.status();
-  if (rows.ok()) check.rows = *rows;
-  return check;
-}
-
 Diagnosis diagnose() {
   Diagnosis d;
   d.machine = describe_machine();
   d.isas = check_cpu_bits();
-  for (int i = 0; i < num_cuda_devices(); ++i) d.cuda.push_back(check_cuda_device(i));
+  d.cuda = check_cuda_devices();
   const Result<double> bytes_per_s = measure_read_bandwidth(d.machine.num_cpus);
   d.read_gb_per_s = bytes_per_s.ok() ? *bytes_per_s / 1e9 : 0;
   return d;
@@ -71,10 +47,10 @@ Json to_json(const Diagnosis& d) {
   Json cuda = Json::array();
   for (const CudaCheck& check : d.cuda) {
     Json entry = Json::object();
-    entry.set("name", check.device.name);
-    entry.set("compute_capability", fmt::format("{}.{}", check.device.major, check.device.minor));
-    entry.set("total_bytes", check.device.total_bytes);
-    entry.set("free_bytes", check.device.free_bytes);
+    entry.set("name", check.name);
+    entry.set("compute_capability", check.compute_capability);
+    entry.set("total_bytes", check.total_bytes);
+    entry.set("free_bytes", check.free_bytes);
     entry.set("arithmetic_id", check.arithmetic_id);
     entry.set("num_outputs", check.rows.num_outputs);
     entry.set("num_different", check.rows.num_different);
@@ -108,8 +84,8 @@ void print_diagnosis(const Diagnosis& d) {
   }
   for (size_t i = 0; i < d.cuda.size(); ++i) {
     const CudaCheck& check = d.cuda[i];
-    fmt::print("cuda:{:<9} {}, {} free of {}\n", i, check.device.name, shown_bytes(check.device.free_bytes),
-               shown_bytes(check.device.total_bytes));
+    fmt::print("cuda:{:<9} {}, {} free of {}\n", i, check.name, shown_bytes(check.free_bytes),
+               shown_bytes(check.total_bytes));
     if (!check.status.ok())
       fmt::print("{:<14} cannot run: {}\n", "", check.status.message());
     else if (check.rows.num_different > 0)

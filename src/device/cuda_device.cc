@@ -128,8 +128,7 @@ class CudaDevice final : public Device {
     cudaSetDevice(ordinal_);
     size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
-    const int64_t usable = std::max<int64_t>(static_cast<int64_t>(free) - kReserve_bytes / 4, 0);
-    return std::min(usable, limit_bytes_ - used_bytes_);
+    return std::min(static_cast<int64_t>(free), limit_bytes_ - used_bytes_);
   }
 
   Result<std::unique_ptr<Staging>> take_staging() {
@@ -181,6 +180,29 @@ Result<CudaDeviceInfo> describe_cuda_device(int ordinal) {
                         .num_multiprocessors = properties.multiProcessorCount,
                         .total_bytes = static_cast<int64_t>(total),
                         .free_bytes = static_cast<int64_t>(free)};
+}
+
+Result<double> measure_copy_bandwidth(Device& cuda_device) {
+  constexpr int kRounds = 10;
+  const int64_t bytes = std::min(int64_t{2} << 30, cuda_device.free_bytes() / 3);
+  TF_ASSIGN_OR_RETURN(const Buffer from, cuda_device.allocate(bytes, "buffer of the bandwidth measurement"));
+  TF_ASSIGN_OR_RETURN(const Buffer to, cuda_device.allocate(bytes, "buffer of the bandwidth measurement"));
+  cudaEvent_t begin = nullptr, end = nullptr;
+  TF_RETURN_IF_ERROR(to_status(cudaEventCreate(&begin), "an event"));
+  TF_RETURN_IF_ERROR(to_status(cudaEventCreate(&end), "an event"));
+  float best_ms = 1e30f;
+  for (int round = 0; round < kRounds; ++round) {
+    cudaEventRecord(begin);
+    cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice);
+    cudaEventRecord(end);
+    TF_RETURN_IF_ERROR(to_status(cudaEventSynchronize(end), "the bandwidth measurement"));
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin, end);
+    best_ms = std::min(best_ms, ms);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return 2.0 * static_cast<double>(bytes) / best_ms * 1e3;
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options) {

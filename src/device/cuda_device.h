@@ -34,4 +34,8 @@ struct CudaDeviceInfo {
 int num_cuda_devices();
 Result<CudaDeviceInfo> describe_cuda_device(int ordinal);
 
+/// Bytes per second that a copy within the device's memory reads and writes together: the limit that decoding is compared
+/// with. kOutOfMemory: no room for its buffers.
+Result<double> measure_copy_bandwidth(Device& cuda_device);
+
 }  // namespace tensorfold

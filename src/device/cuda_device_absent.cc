@@ -13,4 +13,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& option
   return describe_cuda_device(options.ordinal).status();
 }
 
+Result<double> measure_copy_bandwidth(Device& cuda_device) {
+  return unsupported("{}: this build has no CUDA backend", cuda_device.name());
+}
+
 }  // namespace tensorfold

@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "device/cuda_device.h"
 #include "device/device.h"
 #include "engine/weight_traffic.h"
 
@@ -154,7 +155,7 @@ Result<double> measure_streams(Engine& engine, const BatchBench& bench, int64_t 
 Result<std::vector<DecodeRate>> bench_decode(Engine& engine, const DecodeBench& bench) {
   TF_RETURN_IF_ERROR(check_at_least("tokens_per_sample", bench.tokens_per_sample, 1));
   TF_RETURN_IF_ERROR(check_at_least("num_samples", bench.num_samples, 1));
-  const int64_t weight_bytes = decode_weight_bytes(engine.model());
+  const int64_t fixed_bytes = decode_weight_bytes(engine.model()) + decode_state_bytes(engine.model());
   TF_RETURN_IF_ERROR(warm_up(engine));
   std::vector<DecodeRate> rates;
   for (const int64_t context_tokens : bench.contexts) {
@@ -163,7 +164,7 @@ Result<std::vector<DecodeRate>> bench_decode(Engine& engine, const DecodeBench& 
     const int64_t mean_context = context_tokens + bench.tokens_per_sample * bench.num_samples / 2;
     rates.push_back({.context_tokens = context_tokens,
                      .rate = rate,
-                     .bytes_per_token = weight_bytes + decode_kv_bytes(engine.model(), mean_context)});
+                     .bytes_per_token = fixed_bytes + decode_kv_bytes(engine.model(), mean_context)});
   }
   return rates;
 }
@@ -197,6 +198,10 @@ Result<std::vector<BatchRate>> bench_batch(Engine& engine, const BatchBench& ben
     rates.push_back({.streams = streams, .rate = summarize(std::move(samples))});
   }
   return rates;
+}
+
+Result<double> measure_copy_bandwidth(const LoadedModel& model) {
+  return measure_copy_bandwidth(model.ops->device());
 }
 
 Result<double> measure_read_bandwidth(int num_threads) {

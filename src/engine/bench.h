@@ -28,7 +28,7 @@ struct DecodeRate {
   int64_t context_tokens = 0;  ///< At the start of the first sample.
   BenchRate rate;
   int64_t bytes_per_token =
-      0;  ///< Weights and KV that a token must read (engine/weight_traffic.h), mean context.
+      0;  ///< Weights, keys and values that a token reads, states that it reads and writes; mean context.
 };
 
 struct PrefillBench {
@@ -64,5 +64,8 @@ Result<std::vector<BatchRate>> bench_batch(Engine& engine, const BatchBench& ben
 /// buffer far larger than the caches, best of several rounds. The limit that decoding is compared with.
 /// kOutOfMemory: no room for the buffer.
 Result<double> measure_read_bandwidth(int num_threads);
+
+/// Bytes per second that a copy within the memory of the model's device reads and writes together: the limit on GPUs.
+Result<double> measure_copy_bandwidth(const LoadedModel& model);
 
 }  // namespace tensorfold

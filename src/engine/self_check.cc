@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "device/cuda_device.h"
 #include "device/device.h"
 #include "ops/ops.h"
 
@@ -280,6 +281,28 @@ Result<RowCheck> check_rows(Ops& ops) {
   TF_ASSIGN_OR_RETURN(AttentionCheck check, AttentionCheck::create(ops, kRows));
   TF_RETURN_IF_ERROR(compare_passes(std::move(check), kRows, result));
   return result;
+}
+
+std::vector<CudaCheck> check_cuda_devices() {
+  std::vector<CudaCheck> checks;
+  for (int i = 0; i < num_cuda_devices(); ++i) {
+    CudaCheck& check = checks.emplace_back();
+    const auto run = [&]() -> Status {
+      TF_ASSIGN_OR_RETURN(const CudaDeviceInfo device, describe_cuda_device(i));
+      check.name = device.name;
+      check.compute_capability = fmt::format("{}.{}", device.major, device.minor);
+      check.total_bytes = device.total_bytes;
+      check.free_bytes = device.free_bytes;
+      CudaOptions options;
+      options.device = i;
+      TF_ASSIGN_OR_RETURN(const std::unique_ptr<Ops> ops, make_cuda_ops(options));
+      check.arithmetic_id = ops->info().arithmetic_id;
+      TF_ASSIGN_OR_RETURN(check.rows, check_rows(*ops));
+      return {};
+    };
+    check.status = run();
+  }
+  return checks;
 }
 
 MachineInfo describe_machine() {

@@ -34,6 +34,20 @@ struct RowCheck {
 /// drafts, batches and caches rest on. Milliseconds on a GPU, where tensor cores that nobody has tried may break it.
 Result<RowCheck> check_rows(Ops& ops);
 
+/// One CUDA device.
+struct CudaCheck {
+  std::string name;                ///< "NVIDIA H200".
+  std::string compute_capability;  ///< "9.0".
+  std::string arithmetic_id;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+  RowCheck rows;
+  Status status;  ///< Why it cannot be used; then nothing was compared.
+};
+
+/// Every device that the driver offers; none in builds without CUDA.
+std::vector<CudaCheck> check_cuda_devices();
+
 struct MachineInfo {
   std::string cpu;   ///< "Intel(R) Xeon(R) ...", from /proc/cpuinfo; "unknown" where that does not say.
   int num_cpus = 1;  ///< Usable by this process.

@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "engine/kv_pages.h"
+#include "engine/state_slots.h"
 
 namespace tensorfold {
 namespace {
@@ -97,6 +98,10 @@ int64_t decode_weight_bytes(const LoadedModel& model) {
 
 int64_t decode_kv_bytes(const LoadedModel& model, int64_t context_tokens) {
   return kv_page_set_bytes(*model.ops, model.model->spec().kv_layers) * context_tokens / kPageTokens;
+}
+
+int64_t decode_state_bytes(const LoadedModel& model) {
+  return 2 * state_slot_bytes(model.model->spec().recurrent_layers);
 }
 
 }  // namespace tensorfold

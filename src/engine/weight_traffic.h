@@ -25,4 +25,7 @@ int64_t decode_weight_bytes(const LoadedModel& model);
 /// considered.
 int64_t decode_kv_bytes(const LoadedModel& model, int64_t context_tokens);
 
+/// Bytes of recurrent state that one row of a sequence reads and writes.
+int64_t decode_state_bytes(const LoadedModel& model);
+
 }  // namespace tensorfold
