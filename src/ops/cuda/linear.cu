@@ -95,20 +95,32 @@ __device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int
   }
 }
 
-/// Copies the block's columns of x to shared memory in operand order, zeros for columns from p.in on. A
-/// thread moves 8 columns of a row: half a step.
+/// Copies the block's columns of x to shared memory in operand order, zeros for columns from p.in on. A warp
+/// takes 256 columns of a row at a time, a thread 8 of them: half a step. All loads of a thread are under way
+/// before its first store, since each is a trip to L2.
 __device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan& plan, int first_row,
                                         int rows, int first_chunk, int num_chunks, std::byte* to) {
-  const int pieces = num_chunks * 8, pair_bytes = x_pair_bytes(plan.rows);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < rows * pieces; i += blockDim.x) {
-    const int row = i / pieces, piece = i - row * pieces;
-    const auto* from =
-        reinterpret_cast<const uint4*>(p.x + ((first_row + row) * p.x_stride + first_chunk * 64) * 2);
-    uint4 v = {0, 0, 0, 0};
-    if ((first_chunk * 8 + piece) * 8 < p.in) v = from[piece];
-    auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
-    words[0] = v.x, words[4] = v.y, words[8] = v.z, words[12] = v.w;
+  constexpr int kBatch = 4;
+  const int pair_bytes = x_pair_bytes(plan.rows), lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int tasks = (num_chunks * 8 + 31) / 32 << plan.row_shift;
+  for (int base = threadIdx.x / 32; base < tasks; base += kBatch * warps) {
+    uint4 v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int task = base + i * warps, row = task & ((1 << plan.row_shift) - 1);
+      const int column = (first_chunk * 8 + (task >> plan.row_shift) * 32 + lane) * 8;
+      v[i] = {0, 0, 0, 0};
+      if (task < tasks && row < rows && column < p.in)
+        v[i] = *reinterpret_cast<const uint4*>(p.x + ((first_row + row) * p.x_stride + column) * 2);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int task = base + i * warps, row = task & ((1 << plan.row_shift) - 1);
+      const int piece = (task >> plan.row_shift) * 32 + lane;
+      if (task >= tasks || row >= rows || piece >= num_chunks * 8) continue;
+      auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
+      words[0] = v[i].x, words[4] = v[i].y, words[8] = v[i].z, words[12] = v[i].w;
+    }
   }
 }
 
@@ -343,6 +355,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 template <class Layout, int kRowTiles, int kWarps>
 DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target) {
   DecodePlan plan{.cluster = cluster, .segments = kLinearSegments / cluster, .rows = rows};
+  while (1 << plan.row_shift < rows) ++plan.row_shift;
   // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60
   // instructions.
   const int units = p.chunks_per_segment / Layout::kUnitChunks;

@@ -7,9 +7,12 @@
 #include <memory>
 
 #include "tests/ops/cuda/cuda_test_util.h"
+#include "tests/ops/random_linear.h"
 
 namespace tensorfold::cuda {
 namespace {
+
+constexpr LinearKernel kKernels[] = {LinearKernel::kDecode, LinearKernel::kWide};
 
 class CudaLinearTest : public testing::Test {
  protected:
@@ -18,12 +21,10 @@ class CudaLinearTest : public testing::Test {
   }
 };
 
-LinearSpec affine4(int64_t out, int64_t in, int group) {
-  return {.out = out, .in = in, .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 4, .group_size = group};
+LinearSpec affine(int64_t out, int64_t in, int bits, int group, DType dtype = DType::kBF16) {
+  return affine_spec(out, in, bits, group, dtype);
 }
-LinearSpec dense(int64_t out, int64_t in) {
-  return {.out = out, .in = in, .format = WeightFormat::kFloat, .dtype = DType::kBF16, .bits = 16, .group_size = 0};
-}
+LinearSpec dense(int64_t out, int64_t in, DType dtype = DType::kBF16) { return float_spec(out, in, dtype); }
 
 /// A matrix on the device, packed.
 struct DeviceMatrix {
@@ -40,81 +41,141 @@ struct DeviceMatrix {
   }
 };
 
-int64_t padded(int64_t in) { return (in + 127) / 128 * 128; }
-
-/// Rows of x with the padding that linear() reads.
-std::vector<bf16> make_x(int64_t rows, int64_t in, uint32_t seed) {
-  std::vector<bf16> x = random_bf16(static_cast<size_t>(rows * padded(in)), seed);
-  return x;
-}
-
-View x_view(const DeviceArray<bf16>& x, int64_t first_row, int64_t rows, int64_t in) {
-  View v(x.data() + first_row * padded(in), DType::kBF16, {rows, in});
-  v.row_stride = padded(in);
-  return v;
-}
+/// Rows of x with NaN between and behind them, which nothing may read.
+struct DeviceX {
+  int64_t in, stride;
+  std::vector<bf16> host;
+  DeviceArray<bf16> device;
+  DeviceX(int64_t rows, int64_t columns, uint32_t seed)
+      : in(columns), stride(columns + 24), host(make(rows, columns, seed)), device(host) {}
+  static std::vector<bf16> make(int64_t rows, int64_t columns, uint32_t seed) {
+    const std::vector<bf16> values = random_bf16(static_cast<size_t>(rows * columns), seed);
+    std::vector<bf16> x(static_cast<size_t>(rows * (columns + 24)), bf16{0x7fff});
+    for (int64_t t = 0; t < rows; ++t)
+      std::copy_n(values.begin() + t * columns, columns, x.begin() + t * (columns + 24));
+    return x;
+  }
+  float value(int64_t row, int64_t column) const {
+    return to_float(host[static_cast<size_t>(row * stride + column)]);
+  }
+  View rows(int64_t first, int64_t count) const {
+    View v(device.data() + first * stride, DType::kBF16, {count, in});
+    v.row_stride = stride;
+    return v;
+  }
+};
 
 std::vector<float> run(const DeviceMatrix& m, View x, LinearKernel kernel) {
   DeviceArray<float> out(static_cast<size_t>(x.num_rows() * m.host.spec.out));
-  const LinearCall call{.out = View(out.data(), DType::kF32, {x.num_rows(), m.host.spec.out}), .weight = m.weight()};
+  const LinearCall call{.out = View(out.data(), DType::kF32, {x.num_rows(), m.host.spec.out}),
+                        .weight = m.weight()};
   linear(nullptr, x, {&call, 1}, kernel);
   cuda_check(cudaDeviceSynchronize());
   EXPECT_TRUE(out.guards_intact());
   return out.download();
 }
 
+/// Shapes that models have and awkward ones, in the formats whose speed matters.
 const LinearSpec kSpecs[] = {
-    affine4(16, 64, 64),     affine4(48, 512, 64),   affine4(100, 576, 64),  affine4(129, 1536, 32),
-    affine4(257, 5120, 64),  affine4(320, 1024, 128), affine4(64, 640, 128), affine4(5120, 2048, 64),
-    affine4(33, 96, 32),     dense(16, 64),          dense(130, 1000),       dense(512, 4096),
+    affine(16, 64, 4, 64),
+    affine(48, 512, 4, 64),
+    affine(100, 576, 4, 64),
+    affine(129, 1536, 4, 32),
+    affine(257, 5120, 4, 64),
+    affine(320, 1024, 4, 128),
+    affine(64, 640, 4, 128),
+    affine(5120, 2048, 4, 64),
+    affine(33, 96, 4, 32),
+    affine(300, 4096, 8, 64),
+    affine(77, 576, 8, 64),
+    affine(96, 2880, 6, 64),
+    mxfp4_spec(130, 2880),
+    mxfp4_spec(40, 32),
+    dense(16, 64),
+    dense(130, 1000),
+    dense(512, 4096),
+    dense(32, 2880, DType::kF32),
+    dense(20, 8),
 };
 
+/// Every format, at one shape with a short last tile, short segments and, but for groups of 32, a short last
+/// unit.
+std::vector<LinearSpec> every_format() {
+  std::vector<LinearSpec> specs;
+  for (const LinearSpec& spec : all_specs(50, 17)) {
+    specs.push_back(spec);
+    if (spec.format == WeightFormat::kFloat) specs.back().in = 1048;
+  }
+  return specs;
+}
+std::vector<LinearSpec> all_test_specs() {
+  std::vector<LinearSpec> specs = every_format();
+  specs.insert(specs.end(), std::begin(kSpecs), std::end(kSpecs));
+  return specs;
+}
+
+/// How far a sum of products with the given total magnitude may be from the real number. Each of the in/16
+/// steps (times its parts) and 8 tree additions rounds once, at worst by truncation (2^-23 of the partial
+/// sum's bound), and inside a step products are aligned to the largest with 24 bits: one more unit.
+double bound_of(const LinearSpec& spec, double magnitude) {
+  const double parts = spec.format == WeightFormat::kFloat ? dtype_bytes(spec.dtype) : 1;
+  return magnitude * std::ldexp(parts * static_cast<double>(spec.in) / 16 + 8, -22);
+}
+
 TEST_F(CudaLinearTest, IsTheProductWithinTheRoundingOfItsSteps) {
+  constexpr int64_t kRows = 5;
   uint32_t seed = 1;
-  for (const LinearSpec& spec : kSpecs) {
+  for (const LinearSpec& spec : all_test_specs()) {
     const DeviceMatrix m(spec, seed++);
-    constexpr int64_t kRows = 5;
-    const std::vector<bf16> x_host = make_x(kRows, spec.in, seed++);
-    const DeviceArray<bf16> x(x_host);
-    for (LinearKernel kernel : {LinearKernel::kDecode, LinearKernel::kWide}) {
-      const std::vector<float> got = run(m, x_view(x, 0, kRows, spec.in), kernel);
-      double spread = 0;
-      for (int64_t t = 0; t < kRows; ++t) {
-        for (int64_t o = 0; o < spec.out; ++o) {
-          double sum = 0, magnitude = 0;
-          for (int64_t k = 0; k < spec.in; ++k) {
-            const double product = m.host.value(o, k) * to_float(x_host[static_cast<size_t>(t * padded(spec.in) + k)]);
-            sum += product;
-            magnitude += std::abs(product);
-          }
-          spread = std::max(spread, std::abs(sum));
-          // Each of the in/16 steps and 8 tree additions rounds once, at worst by truncation (2^-23 of the partial
-          // sum's bound), and inside a step products are aligned to the largest with 24 bits: one more unit.
-          const double bound = magnitude * std::ldexp(static_cast<double>(spec.in) / 16 + 8, -22);
-          ASSERT_NEAR(got[static_cast<size_t>(t * spec.out + o)], sum, bound)
-              << to_string(spec) << " row " << t << " output " << o << " kernel " << static_cast<int>(kernel);
+    const DeviceX x(kRows, spec.in, seed++);
+    std::vector<double> sums(static_cast<size_t>(kRows * spec.out)), magnitudes(sums.size());
+    double spread = 0;
+    for (int64_t o = 0; o < spec.out; ++o) {
+      for (int64_t k = 0; k < spec.in; ++k) {
+        const double w = m.host.value(o, k);
+        // Where the integer is kept, scale * q and bias are summed apart: both count.
+        double parts = std::abs(w);
+        if (layout_of(spec).keeps_integers())
+          parts = std::abs(static_cast<double>(m.host.scale(o, k)) * m.host.integer(o, k)) +
+                  std::abs(m.host.bias(o, k));
+        for (int64_t t = 0; t < kRows; ++t) {
+          sums[static_cast<size_t>(t * spec.out + o)] += w * x.value(t, k);
+          magnitudes[static_cast<size_t>(t * spec.out + o)] += parts * std::abs(x.value(t, k));
         }
       }
-      ASSERT_GT(spread, 0.1);
+      spread = std::max(spread, std::abs(sums[static_cast<size_t>(o)]));
+    }
+    ASSERT_GT(spread, spec.in > 32 ? 0.1 : 0.01) << to_string(spec);
+    for (LinearKernel kernel : kKernels) {
+      const std::vector<float> got = run(m, x.rows(0, kRows), kernel);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], sums[i], bound_of(spec, magnitudes[i]))
+            << to_string(spec) << " element " << i << " kernel " << static_cast<int>(kernel);
+      }
     }
   }
 }
 
 TEST_F(CudaLinearTest, ARowsBitsDependOnNeitherRowsNorKernel) {
+  constexpr int64_t kRows = 300;
   uint32_t seed = 100;
-  for (const LinearSpec& spec : kSpecs) {
+  for (const LinearSpec& spec : all_test_specs()) {
     const DeviceMatrix m(spec, seed++);
-    constexpr int64_t kRows = 300;
-    const DeviceArray<bf16> x(make_x(kRows, spec.in, seed++));
-    std::vector<float> alone;
-    for (int64_t t = 0; t < kRows; t += 1) {
-      const std::vector<float> row = run(m, x_view(x, t, 1, spec.in), LinearKernel::kDecode);
-      alone.insert(alone.end(), row.begin(), row.end());
+    const DeviceX x(kRows, spec.in, seed++);
+    // Each row alone, all in flight at once.
+    DeviceArray<float> alone_out(static_cast<size_t>(kRows * spec.out));
+    for (int64_t t = 0; t < kRows; ++t) {
+      const LinearCall call{.out = View(alone_out.data() + t * spec.out, DType::kF32, {1, spec.out}),
+                            .weight = m.weight()};
+      linear(nullptr, x.rows(t, 1), {&call, 1}, LinearKernel::kDecode);
     }
-    for (LinearKernel kernel : {LinearKernel::kDecode, LinearKernel::kWide}) {
-      for (int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 64, 127, 128, 129, 300}) {
+    cuda_check(cudaDeviceSynchronize());
+    ASSERT_TRUE(alone_out.guards_intact());
+    const std::vector<float> alone = alone_out.download();
+    for (LinearKernel kernel : kKernels) {
+      for (int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
         const int64_t first = (rows * 7) % (kRows - rows + 1);
-        const std::vector<float> got = run(m, x_view(x, first, rows, spec.in), kernel);
+        const std::vector<float> got = run(m, x.rows(first, rows), kernel);
         ASSERT_EQ(std::memcmp(got.data(), alone.data() + first * spec.out, got.size() * sizeof(float)), 0)
             << to_string(spec) << ", " << rows << " rows, kernel " << static_cast<int>(kernel);
       }
@@ -122,47 +183,158 @@ TEST_F(CudaLinearTest, ARowsBitsDependOnNeitherRowsNorKernel) {
   }
 }
 
-TEST_F(CudaLinearTest, SharedLaunchesBiasesAndResidualsAreThoseOfSeparateOnes) {
+/// The definition where integers are kept, for x of small integers: then d and xs are exact whatever their
+/// order, and the rest is fp32 in the order of arithmetic.md.
+float exact_product(const RandomMatrix& m, const DeviceX& x, int64_t row, int64_t output) {
+  const int64_t group = m.spec.group_size, unit = std::max<int64_t>(64, group);
+  const int64_t segment = unit * ((m.spec.in + 8 * unit - 1) / (8 * unit));
+  float s[8] = {};
+  for (int64_t begin = 0; begin < m.spec.in; begin += group) {
+    float d = 0, xs = 0;
+    for (int64_t k = begin; k < begin + group; ++k) {
+      d += x.value(row, k) * static_cast<float>(m.integer(output, k));
+      xs += x.value(row, k);
+    }
+    float& acc = s[begin / segment];
+    acc = std::fma(m.scale(output, begin), d, std::fma(m.bias(output, begin), xs, acc));
+  }
+  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+TEST_F(CudaLinearTest, WhereIntegersAreKeptScaleAndBiasMultiplyAGroupsSums) {
+  constexpr int64_t kRows = 9;
+  for (const LinearSpec& spec : every_format()) {
+    if (!layout_of(spec).keeps_integers()) continue;
+    const DeviceMatrix m(spec, 11);
+    DeviceX x(kRows, spec.in, 12);
+    for (bf16& v : x.host) {
+      if (v.bits != 0x7fff) v = to_bf16(std::round(4.0f * to_float(v)));
+    }
+    x.device.upload(x.host);
+    for (LinearKernel kernel : kKernels) {
+      const std::vector<float> got = run(m, x.rows(0, kRows), kernel);
+      for (int64_t t = 0; t < kRows; ++t) {
+        for (int64_t o = 0; o < spec.out; ++o) {
+          ASSERT_EQ(got[static_cast<size_t>(t * spec.out + o)], exact_product(m.host, x, t, o))
+              << to_string(spec) << " row " << t << " output " << o << " kernel " << static_cast<int>(kernel);
+        }
+      }
+    }
+  }
+}
+
+/// Weights rounded to bf16 show one by one: x has a single one in each row.
+TEST_F(CudaLinearTest, AWeightIsTheOneThatItsFormatDefines) {
+  for (const LinearSpec& spec : every_format()) {
+    const DeviceMatrix m(spec, 21);
+    const int64_t rows = std::min<int64_t>(spec.in, 200);
+    DeviceX x(rows, spec.in, 22);
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t k = 0; k < spec.in; ++k)
+        x.host[static_cast<size_t>(t * x.stride + k)] = to_bf16(k == t * 37 % spec.in ? 1.0f : 0.0f);
+    }
+    x.device.upload(x.host);
+    const std::vector<float> got = run(m, x.rows(0, rows), LinearKernel::kDecode);
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t o = 0; o < spec.out; ++o) {
+        // Where the integer is kept: fma(scale, q, bias * 1).
+        const float expected = layout_of(spec).keeps_integers()
+                                   ? m.host.element(o, t * 37 % spec.in)
+                                   : static_cast<float>(m.host.value(o, t * 37 % spec.in));
+        ASSERT_EQ(got[static_cast<size_t>(t * spec.out + o)], expected)
+            << to_string(spec) << " row " << t << " output " << o;
+      }
+    }
+  }
+}
+
+/// Calls of four formats, five in all, so that they need several launches; one output beside the other, the
+/// third with a bias, the fourth added to what is there, the fifth in bf16.
+TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparateOnes) {
   constexpr int64_t kIn = 640, kRows = 37;
-  const int64_t outs[] = {130, 16, 200};
+  const LinearSpec specs[] = {affine(130, kIn, 4, 64), affine(16, kIn, 4, 64), affine(200, kIn, 8, 64),
+                              dense(24, kIn), mxfp4_spec(48, kIn)};
   std::vector<std::unique_ptr<DeviceMatrix>> matrices;
-  for (int64_t out : outs) matrices.push_back(std::make_unique<DeviceMatrix>(affine4(out, kIn, 64), 7 + out));
-  const DeviceArray<bf16> x(make_x(kRows, kIn, 5));
-  const View xv = x_view(x, 0, kRows, kIn);
+  for (const LinearSpec& spec : specs) matrices.push_back(std::make_unique<DeviceMatrix>(spec, 7 + spec.out));
+  const DeviceX x(kRows, kIn, 5);
   std::vector<float> bias_host(200);
   for (size_t i = 0; i < bias_host.size(); ++i) bias_host[i] = 0.37f * static_cast<float>(i) - 9.0f;
   const DeviceArray<float> bias(bias_host);
 
-  for (LinearKernel kernel : {LinearKernel::kDecode, LinearKernel::kWide}) {
-    // One wide output with the three results side by side; the third adds to what is there.
-    constexpr int64_t kWidth = 130 + 16 + 200;
+  for (LinearKernel kernel : kKernels) {
+    constexpr int64_t kWidth = 130 + 16 + 200 + 24;
     DeviceArray<float> out(kRows * kWidth);
-    std::vector<float> before(kRows * kWidth, 2.5f);
-    out.upload(before);
+    out.upload(std::vector<float>(kRows * kWidth, 2.5f));
+    DeviceArray<bf16> out_bf16(kRows * 48);
     const View all(out.data(), DType::kF32, {kRows, kWidth});
     const LinearCall calls[] = {
         {.out = all.columns(0, 130), .weight = matrices[0]->weight()},
-        {.out = all.columns(130, 16), .weight = matrices[1]->weight(bias.data())},
-        {.out = all.columns(146, 200), .weight = matrices[2]->weight(bias.data()), .accumulate = true},
+        {.out = all.columns(130, 16), .weight = matrices[1]->weight()},
+        {.out = all.columns(146, 200), .weight = matrices[2]->weight(bias.data())},
+        {.out = all.columns(346, 24), .weight = matrices[3]->weight(bias.data()), .accumulate = true},
+        {.out = View(out_bf16.data(), DType::kBF16, {kRows, 48}), .weight = matrices[4]->weight()},
     };
-    linear(nullptr, xv, calls, kernel);
+    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, kernel);
+    ASSERT_EQ(launches.size(), 4u);
+    EXPECT_EQ(launches[0].num_calls, 2);
+    for (const LinearLaunch& launch : launches) launch_linear(nullptr, launch);
     cuda_check(cudaDeviceSynchronize());
-    EXPECT_TRUE(out.guards_intact());
+    EXPECT_TRUE(out.guards_intact() && out_bf16.guards_intact());
     const std::vector<float> got = out.download();
+    const std::vector<bf16> got_bf16 = out_bf16.download();
     int64_t column = 0;
-    for (int c = 0; c < 3; ++c) {
-      const std::vector<float> plain = run(*matrices[c], xv, LinearKernel::kDecode);
+    for (int c = 0; c < 5; ++c) {
+      const std::vector<float> plain = run(*matrices[c], x.rows(0, kRows), LinearKernel::kDecode);
       for (int64_t t = 0; t < kRows; ++t) {
-        for (int64_t o = 0; o < outs[c]; ++o) {
-          float expected = plain[static_cast<size_t>(t * outs[c] + o)];
-          if (c > 0) expected += bias_host[static_cast<size_t>(o)];
-          if (c == 2) expected = 2.5f + expected;
-          ASSERT_EQ(got[static_cast<size_t>(t * kWidth + column + o)], expected) << c << " " << t << " " << o;
+        for (int64_t o = 0; o < specs[c].out; ++o) {
+          float expected = plain[static_cast<size_t>(t * specs[c].out + o)];
+          if (c == 2 || c == 3) expected += bias_host[static_cast<size_t>(o)];
+          if (c == 3) expected = 2.5f + expected;
+          if (c == 4) {
+            ASSERT_EQ(got_bf16[static_cast<size_t>(t * 48 + o)], to_bf16(expected)) << t << " " << o;
+          } else {
+            ASSERT_EQ(got[static_cast<size_t>(t * kWidth + column + o)], expected)
+                << c << " " << t << " " << o;
+          }
         }
       }
-      column += outs[c];
+      if (c < 4) column += specs[c].out;
     }
   }
+}
+
+TEST_F(CudaLinearTest, ALaunchCanBeCapturedAndReplayed) {
+  constexpr int64_t kRows = 3;
+  for (LinearKernel kernel : kKernels) {
+    for (const LinearSpec& spec : {affine(100, 576, 6, 32), affine(64, 640, 2, 128)}) {
+      const DeviceMatrix m(spec, 3);
+      const DeviceX x(kRows, spec.in, 4);
+      const std::vector<float> expected = run(m, x.rows(0, kRows), LinearKernel::kDecode);
+      DeviceArray<float> out(static_cast<size_t>(kRows * spec.out));
+      const LinearCall call{.out = View(out.data(), DType::kF32, {kRows, spec.out}), .weight = m.weight()};
+      cudaStream_t stream;
+      cuda_check(cudaStreamCreate(&stream));
+      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      for (int i = 0; i < 3; ++i) linear(stream, x.rows(0, kRows), {&call, 1}, kernel);
+      cudaGraph_t graph;
+      cudaGraphExec_t executable;
+      cuda_check(cudaStreamEndCapture(stream, &graph));
+      cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+      cuda_check(cudaGraphLaunch(executable, stream));
+      cuda_check(cudaStreamSynchronize(stream));
+      EXPECT_EQ(out.download(), expected) << to_string(spec);
+      cuda_check(cudaGraphExecDestroy(executable));
+      cuda_check(cudaGraphDestroy(graph));
+      cuda_check(cudaStreamDestroy(stream));
+    }
+  }
+}
+
+TEST_F(CudaLinearTest, NoRowsAreNoLaunch) {
+  const DeviceMatrix m(affine(16, 64, 4, 64), 1);
+  const DeviceX x(1, 64, 1);
+  const LinearCall call{.out = View(x.device.data(), DType::kF32, {0, 16}), .weight = m.weight()};
+  EXPECT_TRUE(linear_launches(x.rows(0, 0), {&call, 1}).empty());
 }
 
 }  // namespace
