@@ -52,51 +52,63 @@ __host__ __device__ constexpr int slice_size(int vocab_size) {
 
 __device__ __forceinline__ float (&as_array(float4& v))[4] { return reinterpret_cast<float(&)[4]>(v); }
 
-/// Four logits, minus infinity beyond the slice. Not through the read-only cache: the kernel before may still
-/// have been writing them when this one began.
-template <bool kAligned>
-__device__ __forceinline__ float4 load_group(const float* logits, const Slice& slice, int group) {
-  float4 v;
-  if (kAligned && 4 * group + 4 <= slice.size) {
-    v = __ldcg(reinterpret_cast<const float4*>(logits) + group);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      as_array(v)[i] =
-          4 * group + i < slice.size ? __ldcg(logits + 4 * group + i) : bits_as<float>(0xff800000u);
-    }
-  }
-  return v;
-}
-
-/// Canonical logits to shared memory where they will be read again, and this thread's best, or a NaN.
-template <bool kAligned>
-__device__ Ranked load(const float* logits, const Slice& slice, float4* kept, bool keeps) {
+/// A thread's part of loading: its best logit so far.
+struct Loaded {
   float best = bits_as<float>(0xff800000u);
   int32_t token = kNoToken.token;
   bool has_nan = false;
-  for (int first = threadIdx.x; first < slice.groups(); first += kLoadsInFlight * kThreads) {
+
+  /// Takes in four logits, the first of token `first`, and makes them canonical.
+  __device__ __forceinline__ void take(float4& v, int32_t first) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& x = as_array(v)[i];
+      x = sampling::canonical(x);
+      has_nan |= x != x;
+      if (x > best) best = x, token = first + i;
+    }
+  }
+};
+
+/// Not through the read-only cache: the kernel before may still have been writing when this one began.
+template <bool kAligned>
+__device__ __forceinline__ float4 load_group(const float* from) {
+  if constexpr (kAligned) return __ldcg(reinterpret_cast<const float4*>(from));
+  return make_float4(__ldcg(from), __ldcg(from + 1), __ldcg(from + 2), __ldcg(from + 3));
+}
+
+/// Canonical logits to shared memory where they will be read again, and this thread's best, or a NaN. Thread
+/// i has groups i, i + kThreads and so on here and in all passes.
+template <bool kAligned>
+__device__ Ranked load(const float* logits, const Slice& slice, float4* kept, bool keeps) {
+  Loaded loaded;
+  const int whole_groups = slice.size / 4;
+  for (int first = threadIdx.x; first < whole_groups; first += kLoadsInFlight * kThreads) {
     float4 v[kLoadsInFlight];
 #pragma unroll
     for (int k = 0; k < kLoadsInFlight; ++k) {
       const int group = first + k * kThreads;
-      if (group < slice.groups()) v[k] = load_group<kAligned>(logits, slice, group);
+      if (group < whole_groups) v[k] = load_group<kAligned>(logits + 4 * group);
     }
 #pragma unroll
     for (int k = 0; k < kLoadsInFlight; ++k) {
       const int group = first + k * kThreads;
-      if (group >= slice.groups()) break;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& x = as_array(v[k])[i];
-        x = sampling::canonical(x);
-        has_nan |= x != x;
-        if (x > best) best = x, token = slice.first + 4 * group + i;
-      }
+      if (group >= whole_groups) break;
+      loaded.take(v[k], slice.first + 4 * group);
       if (keeps) kept[group] = v[k];
     }
   }
-  return {has_nan ? kNanRank : sampling::order_key(best), token};
+  if (slice.groups() > whole_groups && threadIdx.x == whole_groups % kThreads) {
+    float4 v;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * whole_groups + i;
+      as_array(v)[i] = at < slice.size ? __ldcg(logits + at) : bits_as<float>(0xff800000u);
+    }
+    loaded.take(v, slice.first + 4 * whole_groups);
+    if (keeps) kept[whole_groups] = v;
+  }
+  return {loaded.has_nan ? kNanRank : sampling::order_key(loaded.best), loaded.token};
 }
 
 __device__ __forceinline__ Ranked best_of_warp(Ranked mine) {
@@ -207,13 +219,13 @@ class RowSampler {
     Ranked best = kNoToken;
     consider(candidates, row_key, logit_of_key(static_cast<uint32_t>(mine.rank)), mine.token, best);
     best = best_of_block(s_.warp_best[1], best);
-    const DrawFilter filter(candidates.max, candidates.temperature, score_of_rank(best.rank));
+    const DrawFilter filter(candidates, row_key, score_of_rank(best.rank));
     for (int group = threadIdx.x; group < slice_.groups(); group += kThreads) {
       float4 v = kept_[group];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int32_t token = slice_.first + 4 * group + i;
-        if (filter.may_win(as_array(v)[i], sampling::token_hash(row_key, token))) {
+        if (filter.may_win(as_array(v)[i], token)) {
           consider(candidates, row_key, as_array(v)[i], token, best);
         }
       }
@@ -353,9 +365,7 @@ __global__ void __cluster_dims__(kSampleBlocks) __launch_bounds__(kThreads, 1)
 
 void launch_sample(CUstream_st* stream, const SampleLaunch& launch) {
   if (launch.num_rows == 0) return;
-  static const cudaError_t unlimited =
-      cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-  static_cast<void>(unlimited);
+  cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
   const size_t bytes = sizeof(Shared) + slice_size(launch.vocab_size) * sizeof(float);
   launch_kernel(sample_kernel, dim3(launch.num_rows * kSampleBlocks), dim3(kThreads), bytes, stream, launch);
 }

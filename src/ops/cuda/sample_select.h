@@ -170,16 +170,24 @@ TF_CONTRACT_FUNCTION float rough_exp2(float x) {
 ///   1 - u <= e^((logit - max)/T) * reach,  reach = e^(max/T - B)
 /// The margins cover every rounding, that of the scores included.
 struct DrawFilter {
-  float max, log2_factor, limit;
+  float max, log2_factor, limit, least_logit;
+  uint64_t row_key;
 
-  TF_CONTRACT_FUNCTION DrawFilter(float row_max, float temperature, double score) : max(row_max) {
-    const double top = static_cast<double>(row_max) / static_cast<double>(temperature);
+  TF_CONTRACT_FUNCTION DrawFilter(const Candidates& candidates, uint64_t key, double score)
+      : max(candidates.max), row_key(key) {
+    const double top = static_cast<double>(max) / static_cast<double>(candidates.temperature);
     const double power = (top - score) * contract::kLog2eHighF64 + ::fabs(top) * 0x1p-50;
-    log2_factor = contract::kLog2e / temperature;
+    log2_factor = contract::kLog2e / candidates.temperature;
     limit = (static_cast<float>(exp2_f64(power < 60.0 ? power : 60.0)) * 1.001f) * 0x1p31f;
+    const auto least_key = static_cast<uint32_t>(candidates.least_order >> kTokenBits);
+    least_logit = logit_of_key(least_key > kMinusInfinityRank ? least_key : kMinusInfinityRank);
   }
-  /// False: a token with this logit and sampling::token_hash() has a lower score than B. Not-a-number passes.
-  TF_CONTRACT_FUNCTION bool may_win(float logit, uint64_t hash) const {
+  /// False: the token is no candidate, or its score is below B.
+  TF_CONTRACT_FUNCTION bool may_win(float logit, int32_t token) const {
+    return logit >= least_logit && may_beat(logit, sampling::token_hash(row_key, token));
+  }
+  /// The second half, of a token with this hash. Not-a-number passes.
+  TF_CONTRACT_FUNCTION bool may_beat(float logit, uint64_t hash) const {
     const auto noise = static_cast<float>(static_cast<uint32_t>(~hash >> 33));  // 2^31 (1 - u), rounded down
     return !(noise > rough_exp2((logit - max) * log2_factor) * limit);
   }

@@ -259,10 +259,10 @@ struct Simulation {
         const Ranked& mine = best[block * kThreads + thread];
         if (mine.token != kNoToken.token) consider(mine.token, of_block);
       }
-      const DrawFilter filter(candidates.max, row.temperature, score_of_rank(of_block.rank));
+      const DrawFilter filter(candidates, key, score_of_rank(of_block.rank));
       const auto end = std::min<int64_t>((block + 1) * slice, static_cast<int64_t>(logits.size()));
       for (int64_t token = block * slice; token < end; ++token) {
-        if (!filter.may_win(logit(token), sampling::token_hash(key, static_cast<int32_t>(token)))) continue;
+        if (!filter.may_win(logit(token), static_cast<int32_t>(token))) continue;
         ++num_scores;
         consider(token, of_block);
       }
@@ -359,7 +359,9 @@ TEST(CudaSampleOnTheHost, TheFilterPassesEveryTokenThatBeatsTheBound) {
     const float x = sampling::canonical(max - below);
     const uint64_t hash = random.bits() | (random.below(2) == 0 ? ~uint64_t{0} << random.below(64) : 0);
     const double bound = sampling::score(max, temperature, random.bits());
-    const bool passes = DrawFilter(max, temperature, bound).may_win(x, hash);
+    const DrawFilter filter({.least_order = 0, .least_weight = 0, .max = max, .temperature = temperature}, 0,
+                            bound);
+    const bool passes = filter.may_beat(x, hash);
     num_passed += passes;
     if (sampling::score(x, temperature, hash) < bound) continue;
     ++num_winners;
