@@ -8,7 +8,8 @@ RecurrentShape GatedDeltaShape::state() const {
           .conv_taps = conv_taps,
           .num_heads = num_value_heads,
           .key_dim = key_head_dim,
-          .value_dim = value_head_dim};
+          .value_dim = value_head_dim,
+          .num_gates = 2 * num_value_heads};
 }
 
 GatedDeltaScratch::GatedDeltaScratch(Arena& arena, const GatedDeltaShape& shape, DType activation_dtype,
@@ -31,22 +32,10 @@ void GatedDeltaNet::forward(const BlockPass& pass, const Lease& weights, const R
                            {.out = s.b, .weight = weights[b_proj]},
                            {.out = s.a, .weight = weights[a_proj]}};
   pass.ops.linear(pass.x, in);
-  pass.ops.causal_conv({.out = s.mixed,
-                        .x = s.qkv,
-                        .weight = weights[conv],
-                        .bias = {},
-                        .states = &states,
-                        .rows = pass.rows});
-  pass.ops.gated_delta({.out = s.read,
-                        .q = s.mixed.columns(0, key_size),
-                        .k = s.mixed.columns(key_size, key_size),
-                        .v = s.mixed.columns(2 * key_size, value_size),
-                        .a = s.a,
-                        .b = s.b,
-                        .a_log = weights[a_log],
-                        .dt_bias = weights[dt_bias],
-                        .states = &states,
-                        .rows = pass.rows});
+  keep_drafted(pass, states, 0, s.qkv);
+  keep_drafted(pass, states, shape.conv_channels(), s.a);
+  keep_drafted(pass, states, shape.conv_channels() + shape.num_value_heads, s.b);
+  advance(pass.ops, pass.rows, {.qkv = s.qkv, .a = s.a, .b = s.b}, weights, states, s);
   pass.ops.gated_rms_norm({.out = s.normed,
                            .x = s.read,
                            .gate = s.z,
@@ -56,6 +45,38 @@ void GatedDeltaNet::forward(const BlockPass& pass, const Lease& weights, const R
                            .order = GatedRmsNormCall::Order::kNormThenGate});
   const LinearCall out[] = {{.out = pass.h, .weight = weights[out_proj], .accumulate = true}};
   pass.ops.linear(s.normed, out);
+}
+
+void GatedDeltaNet::commit(const CommitPass& pass, const Lease& weights, const RecurrentStates& states,
+                           const GatedDeltaScratch& s) const {
+  const int64_t channels = shape.conv_channels(), heads = shape.num_value_heads;
+  const View kept = states.drafted.rows(0, pass.accepted.num_rows());
+  advance(pass.ops, pass.accepted,
+          {.qkv = kept.columns(0, channels),
+           .a = kept.columns(channels, heads),
+           .b = kept.columns(channels + heads, heads)},
+          weights, states, s);
+}
+
+void GatedDeltaNet::advance(Ops& ops, const RowBatch& rows, const Inputs& inputs, const Lease& weights,
+                            const RecurrentStates& states, const GatedDeltaScratch& s) const {
+  const int64_t key_size = shape.key_size(), value_size = shape.value_size();
+  ops.causal_conv({.out = s.mixed,
+                   .x = inputs.qkv,
+                   .weight = weights[conv],
+                   .bias = {},
+                   .states = &states,
+                   .rows = rows});
+  ops.gated_delta({.out = s.read,
+                   .q = s.mixed.columns(0, key_size),
+                   .k = s.mixed.columns(key_size, key_size),
+                   .v = s.mixed.columns(2 * key_size, value_size),
+                   .a = inputs.a,
+                   .b = inputs.b,
+                   .a_log = weights[a_log],
+                   .dt_bias = weights[dt_bias],
+                   .states = &states,
+                   .rows = rows});
 }
 
 namespace {

@@ -50,6 +50,20 @@ struct GatedDeltaNet {
   /// Advances the rows' states and adds the output to pass.h.
   void forward(const BlockPass& pass, const Lease& weights, const RecurrentStates& states,
                const GatedDeltaScratch& s) const;
+
+  /// Advances the states by accepted drafted rows: the same two operations on the inputs that forward() kept.
+  void commit(const CommitPass& pass, const Lease& weights, const RecurrentStates& states,
+              const GatedDeltaScratch& s) const;
+
+ private:
+  /// What a row feeds the state with.
+  struct Inputs {
+    View qkv;  ///< [T, 2*Hk*Dk + Hv*Dv] f32, before the convolution.
+    View a;    ///< [T, Hv] f32.
+    View b;    ///< [T, Hv] f32.
+  };
+  void advance(Ops& ops, const RowBatch& rows, const Inputs& inputs, const Lease& weights,
+               const RecurrentStates& states, const GatedDeltaScratch& s) const;
 };
 
 struct GatedDeltaDeclaration {

@@ -167,6 +167,13 @@ void SparseMoe::forward(const BlockPass& pass, const Lease& weights, const MoeSc
   pass.ops.add_gated(pass.h, s.shared_out, s.shared_gate);
 }
 
+void keep_drafted(const BlockPass& pass, const RecurrentStates& states, int64_t first_column, View inputs) {
+  const int64_t num_drafted = std::ssize(pass.drafted_rows);
+  if (num_drafted == 0) return;
+  const View kept = states.drafted.rows(0, num_drafted).columns(first_column, inputs.dim(1));
+  pass.ops.gather_rows(kept, inputs, pass.drafted_rows);
+}
+
 void TokenEnds::embed(const BlockPass& pass, const Lease& weights, std::span<const int32_t> tokens) const {
   pass.ops.embed(pass.h, weights[token_embedding], tokens, embedding_scale);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/arena.h"
@@ -20,11 +21,22 @@ namespace tensorfold {
 struct BlockPass {
   Ops& ops;
   RowBatch rows;
-  View h;    ///< [T, E] f32: the residual stream, which a block adds to.
-  View x;    ///< [T, E] activation dtype: the block's input, normalized.
-  View cos;  ///< [T, R/2] f32: rotary angles of the rows.
-  View sin;  ///< [T, R/2] f32.
+  View h;                                      ///< [T, E] f32: the residual stream, which a block adds to.
+  View x;                                      ///< [T, E] activation dtype: the block's input, normalized.
+  View cos;                                    ///< [T, R/2] f32: rotary angles of the rows.
+  View sin;                                    ///< [T, R/2] f32.
+  std::span<const int32_t> drafted_rows = {};  ///< As Pass.
 };
+
+/// What the commit of a recurrent block works on.
+struct CommitPass {
+  Ops& ops;
+  RowBatch accepted;  ///< As Model::commit.
+};
+
+/// Copies inputs of the drafted rows to their place in states.drafted: `inputs` [T, n] f32 to columns
+/// [first_column, first_column + n).
+void keep_drafted(const BlockPass& pass, const RecurrentStates& states, int64_t first_column, View inputs);
 
 /// The heads of an attention layer.
 struct AttentionShape {

@@ -8,7 +8,8 @@ RecurrentShape Mamba2Shape::state() const {
           .conv_taps = conv_taps,
           .num_heads = num_heads,
           .key_dim = state_size,
-          .value_dim = head_dim};
+          .value_dim = head_dim,
+          .num_gates = num_heads};
 }
 
 Mamba2Scratch::Mamba2Scratch(Arena& arena, const Mamba2Shape& shape, DType activation_dtype, int64_t num_rows)
@@ -19,27 +20,14 @@ Mamba2Scratch::Mamba2Scratch(Arena& arena, const Mamba2Shape& shape, DType activ
 
 void Mamba2::forward(const BlockPass& pass, const Lease& weights, const RecurrentStates& states,
                      const Mamba2Scratch& s) const {
-  const int64_t inner = shape.inner_size(), channels = shape.conv_channels(), bc = shape.group_state_size();
+  const int64_t inner = shape.inner_size(), channels = shape.conv_channels();
   const LinearCall in[] = {{.out = s.projected, .weight = weights[in_proj]}};
   pass.ops.linear(pass.x, in);
-  pass.ops.causal_conv({.out = s.mixed,
-                        .x = s.projected.columns(inner, channels),
-                        .weight = weights[conv],
-                        .bias = conv_bias ? weights[conv_bias] : View(),
-                        .states = &states,
-                        .rows = pass.rows});
-  pass.ops.mamba2({.out = s.read,
-                   .x = s.mixed.columns(0, inner),
-                   .b = s.mixed.columns(inner, bc),
-                   .c = s.mixed.columns(inner + bc, bc),
-                   .dt = s.projected.columns(inner + channels, shape.num_heads),
-                   .a_log = weights[a_log],
-                   .d = weights[d],
-                   .dt_bias = weights[dt_bias],
-                   .dt_min = dt_min,
-                   .dt_max = dt_max,
-                   .states = &states,
-                   .rows = pass.rows});
+  const Inputs inputs = {.xbc = s.projected.columns(inner, channels),
+                         .dt = s.projected.columns(inner + channels, shape.num_heads)};
+  keep_drafted(pass, states, 0, inputs.xbc);
+  keep_drafted(pass, states, channels, inputs.dt);
+  advance(pass.ops, pass.rows, inputs, weights, states, s);
   pass.ops.gated_rms_norm({.out = s.normed,
                            .x = s.read,
                            .gate = s.projected.columns(0, inner),
@@ -49,6 +37,38 @@ void Mamba2::forward(const BlockPass& pass, const Lease& weights, const Recurren
                            .order = GatedRmsNormCall::Order::kGateThenNorm});
   const LinearCall out[] = {{.out = pass.h, .weight = weights[out_proj], .accumulate = true}};
   pass.ops.linear(s.normed, out);
+}
+
+void Mamba2::commit(const CommitPass& pass, const Lease& weights, const RecurrentStates& states,
+                    const Mamba2Scratch& s) const {
+  const int64_t channels = shape.conv_channels();
+  const View kept = states.drafted.rows(0, pass.accepted.num_rows());
+  advance(pass.ops, pass.accepted,
+          {.xbc = kept.columns(0, channels), .dt = kept.columns(channels, shape.num_heads)}, weights, states,
+          s);
+}
+
+void Mamba2::advance(Ops& ops, const RowBatch& rows, const Inputs& inputs, const Lease& weights,
+                     const RecurrentStates& states, const Mamba2Scratch& s) const {
+  const int64_t inner = shape.inner_size(), bc = shape.group_state_size();
+  ops.causal_conv({.out = s.mixed,
+                   .x = inputs.xbc,
+                   .weight = weights[conv],
+                   .bias = conv_bias ? weights[conv_bias] : View(),
+                   .states = &states,
+                   .rows = rows});
+  ops.mamba2({.out = s.read,
+              .x = s.mixed.columns(0, inner),
+              .b = s.mixed.columns(inner, bc),
+              .c = s.mixed.columns(inner + bc, bc),
+              .dt = inputs.dt,
+              .a_log = weights[a_log],
+              .d = weights[d],
+              .dt_bias = weights[dt_bias],
+              .dt_min = dt_min,
+              .dt_max = dt_max,
+              .states = &states,
+              .rows = rows});
 }
 
 Mamba2 declare_mamba2(WeightTable& table, int layer, const Mamba2Declaration& declaration) {

@@ -55,6 +55,19 @@ struct Mamba2 {
   /// Advances the rows' states and adds the output to pass.h.
   void forward(const BlockPass& pass, const Lease& weights, const RecurrentStates& states,
                const Mamba2Scratch& s) const;
+
+  /// Advances the states by accepted drafted rows: the same two operations on the inputs that forward() kept.
+  void commit(const CommitPass& pass, const Lease& weights, const RecurrentStates& states,
+              const Mamba2Scratch& s) const;
+
+ private:
+  /// What a row feeds the state with.
+  struct Inputs {
+    View xbc;  ///< [T, channels] f32, before the convolution.
+    View dt;   ///< [T, Hm] f32.
+  };
+  void advance(Ops& ops, const RowBatch& rows, const Inputs& inputs, const Lease& weights,
+               const RecurrentStates& states, const Mamba2Scratch& s) const;
 };
 
 struct Mamba2Declaration {

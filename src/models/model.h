@@ -20,6 +20,9 @@ struct Pass {
   std::span<const int32_t> tokens;      ///< [T] host; each in [0, vocab_size).
   RowBatch rows;                        ///< Positions and sequences of the T rows.
   std::span<const int32_t> logit_rows;  ///< [R] ascending rows whose logits are wanted.
+  /// [D] ascending: the drafted rows of all sequences (SequenceRows::num_drafted). Recurrent layers keep their
+  /// inputs for commit().
+  std::span<const int32_t> drafted_rows = {};
 };
 
 /// The state a pass reads and extends: one entry per attention layer and one per recurrent layer, each in
@@ -91,6 +94,17 @@ class Model {
   /// not wait for the device (Ops::end_pass does). What a row's bits depend on: arithmetic.md.
   virtual void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
                        const Outputs& outputs) const = 0;
+
+  /// Takes drafted rows of the last forward() into the recurrent states, with the bits that they would have had
+  /// undrafted. Row i of `accepted` is that pass's drafted_rows[i]; a sequence has the first of its drafted
+  /// rows there, as many as were accepted, and rows between belong to nobody. `scratch` as for forward(). In a
+  /// pass of its own (Ops::begin_pass). Models without recurrent layers have nothing to do: their keys and
+  /// values are written.
+  virtual void commit(const RowBatch& accepted, Ops& ops, Weights& weights, const State& state,
+                      Arena& scratch) const {
+    static_cast<void>(accepted), static_cast<void>(ops), static_cast<void>(weights);
+    static_cast<void>(state), static_cast<void>(scratch);
+  }
 
   /// The head that came with the checkpoint, or null.
   virtual const DraftHead* draft_head() const { return nullptr; }

@@ -425,12 +425,23 @@ class NemotronH final : public Model {
   void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
                const Outputs& outputs) const override {
     const Scratch s(scratch, parts_.config, parts_.dtype, pass.rows.num_rows());
-    const BlockPass block{ops, pass.rows, s.h, s.x, s.no_positions, s.no_positions};
+    const BlockPass block{ops, pass.rows, s.h, s.x, s.no_positions, s.no_positions, pass.drafted_rows};
 
     parts_.ends.embed(block, weights.outside_layers(), pass.tokens);
     LayerRun layers(block, state, s, parts_.config.norm_eps);
     for (size_t i = 0; i < layers_.size(); ++i) layers.run(layers_[i], weights.layer(static_cast<int>(i)));
     parts_.ends.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
+  }
+
+  void commit(const RowBatch& accepted, Ops& ops, Weights& weights, const State& state,
+              Arena& scratch) const override {
+    const Mamba2Scratch s(scratch, parts_.config.mamba, parts_.dtype, accepted.num_rows());
+    size_t next_recurrent = 0;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (layers_[i].type != LayerType::kMamba) continue;
+      layers_[i].mamba.commit({ops, accepted}, weights.layer(static_cast<int>(i)),
+                              state.recurrent_layers[next_recurrent++], s);
+    }
   }
 
  private:

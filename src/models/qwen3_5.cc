@@ -376,7 +376,7 @@ class Qwen35 final : public Model {
     const Qwen35Config& c = parts_.config;
     const Scratch s(scratch, c, parts_.rotary, parts_.dtype, pass.rows.num_rows());
     const GatedDeltaScratch delta(scratch, c.delta, parts_.dtype, pass.rows.num_rows());
-    const BlockPass block{ops, pass.rows, s.h, s.x, s.cos, s.sin};
+    const BlockPass block{ops, pass.rows, s.h, s.x, s.cos, s.sin, pass.drafted_rows};
     const RmsNormOptions norm{c.rms_norm_eps};
     size_t next_kv = 0, next_recurrent = 0;
 
@@ -395,6 +395,17 @@ class Qwen35 final : public Model {
       layer.feed_forward(block, w, s.mlp, s.moe);
     }
     parts_.ends.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
+  }
+
+  void commit(const RowBatch& accepted, Ops& ops, Weights& weights, const State& state,
+              Arena& scratch) const override {
+    const GatedDeltaScratch s(scratch, parts_.config.delta, parts_.dtype, accepted.num_rows());
+    size_t next_recurrent = 0;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (layers_[i].has_attention()) continue;
+      layers_[i].delta.commit({ops, accepted}, weights.layer(static_cast<int>(i)),
+                              state.recurrent_layers[next_recurrent++], s);
+    }
   }
 
  private:

@@ -112,6 +112,16 @@ TEST_P(CausalConvOnEveryIsa, RowByRowIsOnePass) {
   }
 }
 
+TEST_P(CausalConvOnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
+  for (auto& ops : backends()) {
+    for (const int64_t taps : {1, 2, 4, 7}) {
+      for (int64_t accepted = 1; accepted <= 5; ++accepted)
+        expect_drafted_rows_are_not_stored(CausalConv({12, 37, taps, true}, 11), *ops, 4, 5, accepted);
+      expect_drafted_rows_are_not_stored(CausalConv({12, 700, taps, false}, 12), *ops, 0, 8, 2);
+    }
+  }
+}
+
 TEST_P(CausalConvOnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) {
     for (const int64_t rows : {1, 2, 9}) {  // fewer and more than the rows kept

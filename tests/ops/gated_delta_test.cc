@@ -103,6 +103,16 @@ TEST_P(GatedDeltaOnEveryIsa, CutsBetweenPassesChangeNoBit) {
   }
 }
 
+TEST_P(GatedDeltaOnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
+  for (auto& ops : backends()) {
+    for (int64_t accepted = 1; accepted <= 5; ++accepted)
+      expect_drafted_rows_are_not_stored(GatedDelta({12, 2, 4, 19, 21}, 52), *ops, 4, 5, accepted);
+    expect_drafted_rows_are_not_stored(GatedDelta({12, 1, 2, 16, 33}, 53), *ops, 0, 8, 3);
+    // Across the border of two chunks of rows.
+    expect_drafted_rows_are_not_stored(GatedDelta({151, 1, 2, 16, 33}, 54), *ops, 4, 60, 41);
+  }
+}
+
 TEST_P(GatedDeltaOnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) expect_stale_slots_do_not_matter(GatedDelta({9, 2, 2, 16, 24}, 60), *ops);
 }

@@ -118,6 +118,15 @@ TEST_P(Mamba2OnEveryIsa, CutsBetweenPassesChangeNoBit) {
   }
 }
 
+TEST_P(Mamba2OnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
+  for (auto& ops : backends()) {
+    for (int64_t accepted = 1; accepted <= 5; ++accepted)
+      expect_drafted_rows_are_not_stored(Mamba2({12, 2, 4, 19, 21}, 52), *ops, 4, 5, accepted);
+    expect_drafted_rows_are_not_stored(Mamba2({12, 1, 2, 16, 33}, 53), *ops, 0, 8, 3);
+    expect_drafted_rows_are_not_stored(Mamba2({151, 1, 2, 16, 33}, 54), *ops, 4, 60, 41);
+  }
+}
+
 TEST_P(Mamba2OnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) expect_stale_slots_do_not_matter(Mamba2({9, 2, 2, 16, 24}, 60), *ops);
 }

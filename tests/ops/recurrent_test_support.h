@@ -62,6 +62,7 @@ class Slots {
 struct Piece {
   int64_t num_rows, first_pos;
   int32_t slot;
+  int64_t num_drafted = 0;  ///< Its last rows.
 };
 
 /// A pass of these pieces, one after the other.
@@ -72,7 +73,8 @@ class Batch {
       sequences_.push_back({.first_row = static_cast<int64_t>(positions_.size()),
                             .num_rows = piece.num_rows,
                             .first_pos = piece.first_pos,
-                            .state_slot = piece.slot});
+                            .state_slot = piece.slot,
+                            .num_drafted = piece.num_drafted});
       for (int64_t r = 0; r < piece.num_rows; ++r)
         positions_.push_back(static_cast<int32_t>(piece.first_pos + r));
     }
@@ -173,6 +175,45 @@ inline void expect_cuts_do_not_matter(const RecurrentCase& op, Ops& ops, std::sp
     expect_same(states.memory(), whole_states.memory(),
                 fmt::format("{}, states, cut after {}", op.name(), cut));
   }
+}
+
+/// Drafted rows have the outputs that they have undrafted, and their slot the state before them; taken in
+/// afterwards, `accepted` of them, they leave the state that they would have left at once. Rows of another
+/// sequence lie before and after. `start`: the sequence's first position.
+inline void expect_drafted_rows_are_not_stored(const RecurrentCase& op, Ops& ops, int64_t start,
+                                               int64_t num_drafted, int64_t accepted) {
+  const int64_t n = op.num_rows() - 3, known = n - num_drafted;  // 2 rows before, one after
+  const std::string what = fmt::format("{}, {} drafted, {} accepted", op.name(), num_drafted, accepted);
+  Random random(21);
+  const Slots before = Slots(op.shape(), 3).fill(random);
+  const auto run = [&](Slots& states, Array& out, const Piece& middle) {
+    const Piece pieces[] = {{2, 7, 2}, middle, {1, 5, 1}};
+    run_pass(op, ops, 0, pieces, states, out);
+  };
+  Array undrafted(DType::kF32, n + 3, op.out_columns()), out(DType::kF32, n + 3, op.out_columns());
+  Array unused(DType::kF32, n + 3, op.out_columns());
+  Slots whole = before, states = before;
+  run(whole, undrafted, {n, start, 0});
+  run(states, out, {n, start, 0, num_drafted});
+  expect_same(out, undrafted, what);
+
+  // The same in three passes, without drafts.
+  Slots expected = before;
+  const Piece others_first[] = {{2, 7, 2}}, others_last[] = {{1, 5, 1}}, stored[] = {{known, start, 0}};
+  run_pass(op, ops, 0, others_first, expected, unused);
+  run_pass(op, ops, n + 2, others_last, expected, unused);
+  run_pass(op, ops, 2, stored, expected, unused);
+  expect_same(states.memory(), expected.memory(), what + ": states before the draft");
+
+  // A commit: the row before and those after the accepted ones are nobody's.
+  const Piece taken[] = {{accepted, start + known, 0}};
+  run_pass(op, ops, 2 + known, taken, expected, unused);
+  const std::vector<int32_t> positions(static_cast<size_t>(num_drafted + 1));
+  const SequenceRows sequence{
+      .first_row = 1, .num_rows = accepted, .first_pos = start + known, .state_slot = 0};
+  op.run(ops, unused.view().rows(0, num_drafted + 1), 1 + known, states.states(),
+         {positions, std::span(&sequence, 1)});
+  expect_same(states.memory(), expected.memory(), what + ": states after the commit");
 }
 
 /// A sequence that starts gives the same bytes over zeros and over NaN; one that goes on does not (so the

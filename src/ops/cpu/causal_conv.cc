@@ -119,13 +119,12 @@ int64_t channels_per_task(int64_t num_rows, int64_t num_channels, int num_thread
   return std::min(num_channels, wanted / kLineFloats * kLineFloats);
 }
 
-/// The last taps - 1 rows before the next pass's first; ascending, because a kept row may move to an earlier
-/// place.
-void keep_last_rows(const ConvBlock& block, float* kept) {
+/// The last taps - 1 rows before row `end`; ascending, because a kept row may move to an earlier place.
+void keep_last_rows(const ConvBlock& block, int64_t end, float* kept) {
   const int64_t tail = block.taps - 1;
   for (int64_t i = 0; i < tail; ++i) {
     float* to = kept + i * block.kept_stride;
-    const float* from = block.reach(block.num_rows - tail + i);
+    const float* from = block.reach(end - tail + i);
     if (from != to) std::memcpy(to, from, static_cast<size_t>(block.num_channels) * sizeof(float));
   }
 }
@@ -151,7 +150,7 @@ void convolve(const CausalConvCall& call, const SequenceRows& sequence, int64_t 
       .out = call.out.row<float>(sequence.first_row) + first_channel,
       .out_stride = call.out.row_stride};
   run_block(block);
-  keep_last_rows(block, kept);
+  if (sequence.num_stored() > 0) keep_last_rows(block, sequence.num_stored(), kept);
 }
 
 }  // namespace

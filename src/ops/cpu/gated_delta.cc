@@ -184,8 +184,8 @@ void delta_block(const DeltaBlock& call, float* S) {
     } else {
       update(S, key, Dk, decay, u);
     }
+    if (r + 1 == block.num_stored) store_block(S, call.value_dim, Dk, block.num_columns, block.matrix);
   }
-  store_block(S, call.value_dim, Dk, block.num_columns, block.matrix);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -94,8 +94,8 @@ void mamba_block(const MambaBlock& call, float* S) {
                     call.decays[r * call.gate_stride], scaled, out);
     for (int v = 0; v < kStateVectors; ++v) out[v] = hn::MulAdd(hn::Set(d, call.skip), x[v], out[v]);
     store_columns(out, block.num_columns, call.out + r * call.out_stride);
+    if (r + 1 == block.num_stored) store_block(S, call.value_dim, N, block.num_columns, block.matrix);
   }
-  store_block(S, call.value_dim, N, block.num_columns, block.matrix);
 }
 
 }  // namespace HWY_NAMESPACE

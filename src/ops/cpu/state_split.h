@@ -15,9 +15,10 @@ inline constexpr int64_t kStateChunkRows = 128;
 
 /// Consecutive rows of one sequence within a chunk, one head and some of its columns.
 struct StateBlock {
-  int64_t first_row = 0;  ///< Of the pass.
-  int64_t num_rows = 0;   ///< At least 1.
-  bool is_start = false;  ///< The first row is at position 0: the matrix is taken for zeros.
+  int64_t first_row = 0;   ///< Of the pass.
+  int64_t num_rows = 0;    ///< At least 1.
+  int64_t num_stored = 0;  ///< The matrix is stored as it is after so many rows; 0: not at all.
+  bool is_start = false;   ///< The first row is at position 0: the matrix is taken for zeros.
   int64_t head = 0;
   int64_t first_column = 0;
   int64_t num_columns = 0;
@@ -26,7 +27,7 @@ struct StateBlock {
 
 /// Rows of one sequence within a chunk.
 struct StatePiece {
-  int64_t first_row, num_rows;
+  int64_t first_row, num_rows, num_stored;
   bool is_start;  ///< As StateBlock's.
   int32_t slot;   ///< Of the sequence's states.
 };
@@ -38,10 +39,23 @@ inline int64_t pieces_of_chunk(const RowBatch& rows, int64_t first, int64_t end,
     const int64_t begin = std::max(first, sequence.first_row);
     const int64_t stop = std::min(end, sequence.first_row + sequence.num_rows);
     if (begin >= stop) continue;
-    pieces[count++] = {begin, stop - begin, begin == sequence.first_row && sequence.first_pos == 0,
-                       sequence.state_slot};
+    const int64_t stored_end = std::min(stop, sequence.first_row + sequence.num_stored());
+    pieces[count++] = {begin, stop - begin, std::max<int64_t>(stored_end - begin, 0),
+                       begin == sequence.first_row && sequence.first_pos == 0, sequence.state_slot};
   }
   return count;
+}
+
+/// The end of the chunk that begins at row `first`. Drafted rows of a sequence stay together, because nothing
+/// stores the state between two of them.
+inline int64_t end_of_chunk(const RowBatch& rows, int64_t first) {
+  static_assert(kMaxDraftedRows <= kStateChunkRows);
+  const int64_t end = std::min(rows.num_rows(), first + kStateChunkRows);
+  for (const SequenceRows& sequence : rows.sequences) {
+    const int64_t drafted = sequence.first_row + sequence.num_stored();
+    if (first < drafted && drafted < end && end < sequence.first_row + sequence.num_rows) return drafted;
+  }
+  return end;
 }
 
 /// For each chunk of the pass: prepare(first row, number of rows), which may use the pool; then
@@ -55,8 +69,8 @@ void for_state_blocks(CpuContext& cpu, const RecurrentStates& states, const RowB
   const Workspace::Frame frame(cpu.workspace);
   float* scratch = cpu.workspace.take<float>(cpu.pool.num_threads() * scratch_floats);
   auto* pieces = cpu.workspace.take<StatePiece>(std::min(rows.num_rows(), kStateChunkRows));
-  for (int64_t first = 0; first < rows.num_rows(); first += kStateChunkRows) {
-    const int64_t end = std::min(rows.num_rows(), first + kStateChunkRows);
+  for (int64_t first = 0, end = 0; first < rows.num_rows(); first = end) {
+    end = end_of_chunk(rows, first);
     prepare(first, end - first);
     const int64_t num_heads = pieces_of_chunk(rows, first, end, pieces) * shape.num_heads;
     // A whole head to a thread reads its matrix once from front to back; with few heads the threads share
@@ -71,6 +85,7 @@ void for_state_blocks(CpuContext& cpu, const RecurrentStates& states, const RowB
         const int64_t column = b * block_columns;
         block(StateBlock{.first_row = piece.first_row,
                          .num_rows = piece.num_rows,
+                         .num_stored = piece.num_stored,
                          .is_start = piece.is_start,
                          .head = head,
                          .first_column = column,

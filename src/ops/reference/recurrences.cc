@@ -27,10 +27,10 @@ std::vector<float> normalized(const float* x, int64_t count, int short_sum_parti
   return y;
 }
 
-float* clear_at_start(const RecurrentStates& states, const SequenceRows& sequence) {
-  float* matrices = states.matrices(sequence.state_slot);
-  if (sequence.first_pos == 0) std::fill_n(matrices, states.shape.matrix_floats(), 0.0f);
-  return matrices;
+/// What a sequence's rows begin with: the `count` floats of its slot, or zeros.
+std::vector<float> state_before(const SequenceRows& sequence, const float* slot, int64_t count) {
+  if (sequence.first_pos == 0) return std::vector<float>(static_cast<size_t>(count), 0.0f);
+  return {slot, slot + count};
 }
 
 /// One row of one value head; S [Dk, Dv].
@@ -83,14 +83,18 @@ void mamba_row(const Mamba2Call& call, int64_t t, int64_t head, float* S) {
   }
 }
 
-/// row(t, head, matrix of the head) for every row and head, each sequence's rows in order.
+/// row(t, head, matrix of the head) for every row and head, each sequence's rows in order; the slot gets the
+/// matrices as they are before the first drafted row.
 template <class Row>
 void for_recurrent_rows(const RecurrentStates& states, const RowBatch& rows, const Row& row) {
   const RecurrentShape& shape = states.shape;
   for (const SequenceRows& sequence : rows.sequences) {
-    float* matrices = clear_at_start(states, sequence);
-    for (int64_t t = sequence.first_row; t < sequence.first_row + sequence.num_rows; ++t) {
-      for (int64_t h = 0; h < shape.num_heads; ++h) row(t, h, matrices + h * shape.key_dim * shape.value_dim);
+    float* slot = states.matrices(sequence.state_slot);
+    std::vector<float> matrices = state_before(sequence, slot, shape.matrix_floats());
+    for (int64_t r = 0; r < sequence.num_rows; ++r) {
+      for (int64_t h = 0; h < shape.num_heads; ++h)
+        row(sequence.first_row + r, h, matrices.data() + h * shape.key_dim * shape.value_dim);
+      if (r + 1 == sequence.num_stored()) std::ranges::copy(matrices, slot);
     }
   }
 }
@@ -101,11 +105,11 @@ void ReferenceOps::causal_conv(const CausalConvCall& call) {
   ScopedFlushDenormals flush;
   const int64_t C = call.x.dim(1), taps = call.weight.dim(0), tail = taps - 1;
   for (const SequenceRows& sequence : call.rows.sequences) {
-    float* kept = call.states->conv_rows(sequence.state_slot);
-    if (sequence.first_pos == 0) std::fill_n(kept, tail * C, 0.0f);
+    float* slot = call.states->conv_rows(sequence.state_slot);
+    const std::vector<float> kept = state_before(sequence, slot, tail * C);
     // The kept rows and then the sequence's own, which are what a tap can reach.
     std::vector<std::vector<float>> reach;
-    for (int64_t i = 0; i < tail; ++i) reach.emplace_back(kept + i * C, kept + (i + 1) * C);
+    for (int64_t i = 0; i < tail; ++i) reach.emplace_back(kept.begin() + i * C, kept.begin() + (i + 1) * C);
     for (int64_t r = 0; r < sequence.num_rows; ++r) {
       const int64_t t = sequence.first_row + r;
       reach.emplace_back(call.x.row<const float>(t), call.x.row<const float>(t) + C);
@@ -115,7 +119,8 @@ void ReferenceOps::causal_conv(const CausalConvCall& call) {
         call.out.row<float>(t)[c] = silu_f32(y);
       }
     }
-    for (int64_t i = 0; i < tail; ++i) std::ranges::copy(reach[sequence.num_rows + i], kept + i * C);
+    if (sequence.num_stored() == 0) continue;
+    for (int64_t i = 0; i < tail; ++i) std::ranges::copy(reach[sequence.num_stored() + i], slot + i * C);
   }
 }
 
