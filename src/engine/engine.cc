@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
@@ -11,12 +12,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "drafters/lookup.h"
 #include "engine/kv_pages.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/state_slots.h"
+#include "engine/verify.h"
 
 namespace tensorfold {
 namespace {
@@ -31,6 +34,8 @@ Status check_options(const EngineOptions& options, const ModelSpec& spec) {
   TF_RETURN_IF_ERROR(check("max_sequences", options.max_sequences, 1));
   TF_RETURN_IF_ERROR(check("max_queued", options.max_queued, 0));
   TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 1));
+  if (options.draft_max < 1 || options.draft_max > kMaxDraftTokens)
+    return invalid_argument("draft_max is {}, expected 1 to {}", options.draft_max, kMaxDraftTokens);
   if (options.context_tokens > spec.max_position_embeddings) {
     return invalid_argument("context_tokens is {}, the model was made for {} (max_position_embeddings)",
                             options.context_tokens, spec.max_position_embeddings);
@@ -57,6 +62,33 @@ void report_ignored_defaults(const LoadedModel& model) {
       "{}: generation_config.json asks for {}, which this sampler does not have; replies are drawn without "
       "it",
       model.name, fmt::join(model.generation.ignored, ", "));
+}
+
+/// Drafted rows of a pass: as many as one sequence may have, or some of each of several. Each takes a row of
+/// logits and of recurrent inputs.
+int64_t max_drafted_rows(const EngineOptions& options) {
+  constexpr int64_t kSeveral = 32;
+  if (options.draft == DraftMode::kOff) return 0;
+  return std::clamp(kSeveral, options.draft_max, options.draft_max * options.max_sequences);
+}
+
+/// The drafter that EngineOptions::draft means for a request, or null.
+std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, const Request& request) {
+  if (options.draft == DraftMode::kOff || !request.draft) return nullptr;
+  std::unique_ptr<Drafter> drafter =
+      options.make_drafter ? options.make_drafter(request) : std::make_unique<LookupDrafter>();
+  if (drafter != nullptr) drafter->extend(request.prompt);
+  return drafter;
+}
+
+/// Joins pieces of text of one kind that follow each other.
+void append_pieces(std::vector<OutputPiece>& out, std::vector<OutputPiece> pieces) {
+  for (OutputPiece& piece : pieces) {
+    if (piece.kind == OutputPiece::Kind::kToolCall)
+      out.push_back(std::move(piece));
+    else
+      append_output(out, piece.kind, piece.text);
+  }
 }
 
 /// Why no token could be drawn from these logits.
@@ -89,6 +121,8 @@ struct Engine::Impl {
   std::unique_ptr<StateSlotPool> slots;
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<Verifier> verifier;
+  std::vector<int64_t> num_accepted;  ///< Of each planned entry whose sequence goes on.
   std::vector<Delivery> deliveries;
   EngineStats counters;
 
@@ -113,9 +147,13 @@ struct Engine::Impl {
   void run_thread();
   bool take_commands();
   void run_pass();
+  Result<std::span<const PlannedRows>> plan();
+  Status run_planned(std::span<const PlannedRows> planned);
   void accept_rows(std::span<const PlannedRows> planned);
-  void accept_token(Sequence& sequence, int64_t logit_idx);
-  Event token_event(Sequence& sequence, int32_t token, std::span<const float> logits) const;
+  int64_t accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row);
+  Status accept_token(Sequence& sequence, int64_t logit_row, Event& event);
+  void append_token(Sequence& sequence, int32_t token, std::span<const float> logits, Event& event) const;
+  void count_drafts(Sequence& sequence, int64_t num_drafted, int64_t num_tokens);
   void end(Sequence& sequence, FinishReason reason, Status status = {});
   void finish(Sequence& sequence, Event event);
   void fail(Sequence& sequence, const Status& status);
@@ -144,14 +182,19 @@ Status Engine::Impl::start() {
             .context_tokens = options.context_tokens > 0 ? options.context_tokens
                                                          : std::min(spec.max_position_embeddings, kv_tokens),
             .kv_tokens = kv_tokens};
-  const Scheduler::Options policy{.max_sequences = options.max_sequences, .pass_tokens = options.pass_tokens};
+  const int64_t max_drafted = max_drafted_rows(options);
+  const Scheduler::Options policy{.max_sequences = options.max_sequences,
+                                  .pass_tokens = options.pass_tokens,
+                                  .max_drafted_rows = max_drafted};
   TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, memory.num_pages));
-  TF_ASSIGN_OR_RETURN(
-      slots, StateSlotPool::create(model->ops->device(), spec.recurrent_layers, memory.max_sequences));
+  TF_ASSIGN_OR_RETURN(slots, StateSlotPool::create(model->ops->device(), spec.recurrent_layers,
+                                                   memory.max_sequences, max_drafted));
   TF_ASSIGN_OR_RETURN(runner, PassRunner::create(*model, *pool, *slots,
                                                  {.max_rows = Scheduler::max_pass_rows(policy),
-                                                  .max_logit_rows = options.max_sequences}));
+                                                  .max_logit_rows = options.max_sequences + max_drafted}));
   scheduler = std::make_unique<Scheduler>(policy, *pool);
+  verifier = std::make_unique<Verifier>(
+      Verifier::Options{.max_tokens = options.draft_max, .is_measured = options.draft == DraftMode::kAuto});
   eos_ids = end_of_sequence_ids(*model);
   publish_stats();
   report_ignored_defaults(*model);
@@ -195,52 +238,98 @@ bool Engine::Impl::take_commands() {
 }
 
 void Engine::Impl::run_pass() {
-  const Result<std::span<const PlannedRows>> planned = scheduler->plan();
+  const Result<std::span<const PlannedRows>> planned = plan();
   if (!planned.ok()) {  // the device failed to clear a page: nobody's state can be trusted to grow
     while (Sequence* sequence = scheduler->oldest()) fail(*sequence, planned.status());
   } else if (!planned->empty()) {
-    const Status status = runner->run(*planned);
-    ++counters.passes;
-    if (status.ok()) {
-      accept_rows(*planned);
-    } else {
+    const Status status = run_planned(*planned);
+    if (!status.ok()) {
       for (const PlannedRows& rows : *planned) fail(*rows.sequence, status);
     }
   }
   deliver();
 }
 
+Result<std::span<const PlannedRows>> Engine::Impl::plan() {
+  TF_ASSIGN_OR_RETURN(const std::span<const PlannedRows> planned, scheduler->plan());
+  verifier->propose(planned, scheduler->num_draft_rows());
+  TF_RETURN_IF_ERROR(scheduler->add_drafts());
+  return planned;
+}
+
+/// A pass, its tokens and the states of what was accepted. An error means that none of it counts.
+Status Engine::Impl::run_planned(std::span<const PlannedRows> planned) {
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = runner->run(planned);
+  ++counters.passes;
+  if (!status.ok()) return status;
+  accept_rows(planned);
+  const Status committed = runner->commit(planned, num_accepted);
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  scheduler->return_draft_pages();
+  verifier->finish_pass(planned, elapsed.count());
+  for (size_t i = 0; i < planned.size() && !committed.ok(); ++i)
+    if (num_accepted[i] > 0) fail(*planned[i].sequence, committed);
+  return {};
+}
+
 void Engine::Impl::accept_rows(std::span<const PlannedRows> planned) {
   int64_t num_logit_rows = 0;
+  num_accepted.clear();
   for (const PlannedRows& rows : planned) {
     const bool wants_logits = rows.wants_logits();
     rows.sequence->commit(rows.num_rows);
-    if (wants_logits) accept_token(*rows.sequence, num_logit_rows++);
+    num_accepted.push_back(wants_logits ? accept_tokens(*rows.sequence, rows.num_drafted, num_logit_rows)
+                                        : 0);
+    if (wants_logits) num_logit_rows += 1 + rows.num_drafted;
   }
 }
 
-void Engine::Impl::accept_token(Sequence& sequence, int64_t logit_idx) {
-  const int32_t token = runner->token(logit_idx);
+/// The token of the last known row, then that of each drafted row as long as the draft is what was drawn: the
+/// tokens of as many serial passes. Returns how many drafted rows count for the sequence, 0 if it has ended.
+int64_t Engine::Impl::accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row) {
+  const int64_t num_tokens_before = sequence.num_tokens();
+  const Draft& draft = sequence.drafts.draft;
+  Event event;
+  Status status;
+  int64_t num_right = 0;
+  for (int64_t i = 0; i <= num_drafted; ++i) {
+    status = accept_token(sequence, first_logit_row + i, event);
+    if (!status.ok()) break;
+    const bool is_right = i < num_drafted && draft.tokens[i] == sequence.tokens.back();
+    num_right += is_right ? 1 : 0;
+    if (event.finish || !is_right) break;
+    sequence.commit(1);
+  }
+  sequence.drafts.num_accepted = num_right;
+  count_drafts(sequence, num_drafted, sequence.num_tokens() - num_tokens_before);
+  if (event.finish) return finish(sequence, std::move(event)), 0;
+  if (!event.tokens.empty())
+    deliveries.push_back({.sequence = &sequence, .finished = nullptr, .event = std::move(event)});
+  if (!status.ok()) return fail(sequence, status), 0;
+  return num_right;
+}
+
+/// Takes the token of a logit row into the sequence and the event.
+Status Engine::Impl::accept_token(Sequence& sequence, int64_t logit_row, Event& event) {
+  const int32_t token = runner->token(logit_row);
   const int64_t pos = sequence.num_tokens();
   std::span<const float> logits;
   if (token < 0 || sequence.num_logprobs >= 0 || options.observer != nullptr) {
-    const Result<std::span<const float>> copied = runner->logits(logit_idx);
-    if (!copied.ok()) return fail(sequence, copied.status());
-    logits = *copied;
+    TF_ASSIGN_OR_RETURN(logits, runner->logits(logit_row));
   }
-  if (token < 0) return fail(sequence, undrawable_error(logits, pos - 1));
+  if (token < 0) return undrawable_error(logits, pos - 1);
   if (options.observer != nullptr) options.observer->on_token(sequence.id, pos, token, logits);
 
   if (pos == sequence.num_prompt_tokens) counters.prompt_tokens += pos;
   ++counters.generated_tokens;
-  Event event = token_event(sequence, token, logits);
-  if (event.finish) return finish(sequence, std::move(event));
-  deliveries.push_back({.sequence = &sequence, .finished = nullptr, .event = std::move(event)});
+  append_token(sequence, token, logits, event);
+  return {};
 }
 
 /// Appends the token to its sequence; the event says what it added to the reply and whether it ended it.
-Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<const float> logits) const {
-  Event event;
+void Engine::Impl::append_token(Sequence& sequence, int32_t token, std::span<const float> logits,
+                                Event& event) const {
   GeneratedToken& generated = event.tokens.emplace_back();
   generated.token = token;
   if (sequence.num_logprobs >= 0) {
@@ -256,13 +345,29 @@ Event Engine::Impl::token_event(Sequence& sequence, int32_t token, std::span<con
   if (!is_eos) generated.text = sequence.text.push(token);
   const bool is_full = sequence.num_tokens() >= sequence.max_total_tokens;
   if (is_eos || is_full) event.tail = sequence.text.finish(/*is_complete=*/is_eos);
-  event.output = sequence.text.take_output();
+  append_pieces(event.output, sequence.text.take_output());
   if (is_eos || sequence.text.stopped()) {
     event.finish = FinishReason::kStop;
   } else if (is_full) {
     event.finish = FinishReason::kLength;
   }
-  return event;
+}
+
+void Engine::Impl::count_drafts(Sequence& sequence, int64_t num_drafted, int64_t num_tokens) {
+  if (num_drafted == 0) return;
+  SequenceDrafts& drafts = sequence.drafts;
+  drafts.num_passes_avoided = std::max<int64_t>(num_tokens - 1, 0);
+  const int64_t is_zero = drafts.num_accepted == 0 ? 1 : 0;
+  drafts.usage.rounds += 1;
+  drafts.usage.drafted += num_drafted;
+  drafts.usage.accepted += drafts.num_accepted;
+  drafts.usage.zero_accept_rounds += is_zero;
+  drafts.usage.passes_avoided += drafts.num_passes_avoided;
+  counters.draft_rounds += 1;
+  counters.draft_tokens += num_drafted;
+  counters.draft_accepted_tokens += drafts.num_accepted;
+  counters.draft_zero_accept_rounds += is_zero;
+  counters.draft_passes_avoided += drafts.num_passes_avoided;
 }
 
 /// Ends a request without a token.
@@ -332,11 +437,15 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> mode
 Result<RequestId> Engine::submit(Request request, EventSink sink) {
   TF_CHECK(sink != nullptr, "a request needs a sink");
   Impl& impl = *impl_;
-  // The checks and the sequence's own memory take time with the length of the prompt, so they are made
-  // outside the lock.
+  // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
+  // are made outside the lock.
+  std::unique_ptr<Drafter> drafter = make_drafter(impl.options, request);
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
                       make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
                                     *impl.pool, *impl.slots));
+  sequence->drafts.num_shown = sequence->num_prompt_tokens;
+  if (drafter != nullptr) sequence->drafts.usage.drafter = drafter->name();
+  sequence->drafts.drafter = std::move(drafter);
   RequestId id;
   {
     const std::lock_guard lock(impl.mutex);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "drafters/drafter.h"
 #include "engine/loaded_model.h"
 #include "text/output_parser.h"
 
@@ -32,6 +33,7 @@ struct Request {
   std::vector<std::string> stop;  ///< The reply ends before the first of these strings that it would contain.
   bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
   int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
+  bool draft = true;      ///< false: one token a pass, whatever EngineOptions::draft says.
   /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With
   /// it, stop strings are looked for in the content only, and the format's own end tokens end the reply too.
   std::shared_ptr<const OutputFormat> format = {};
@@ -60,13 +62,33 @@ struct GeneratedToken {
   bool is_end = false;  ///< The end-of-sequence token: counted in Usage, no part of the reply.
 };
 
+/// What drafts did for a request.
+struct DraftUsage {
+  std::string drafter;             ///< Its name; empty where the request was decoded serially.
+  int64_t rounds = 0;              ///< Passes that verified drafted tokens.
+  int64_t drafted = 0;             ///< Tokens that were verified.
+  int64_t accepted = 0;            ///< Of them, those that serial decoding would have produced.
+  int64_t zero_accept_rounds = 0;  ///< Rounds that accepted none.
+  int64_t passes_avoided = 0;      ///< Tokens of the reply that took no pass of their own.
+  DrafterStats search = {};        ///< Of the drafter.
+
+  double accepted_per_pass() const {
+    return rounds == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(rounds);
+  }
+  double acceptance_rate() const {
+    return drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted);
+  }
+};
+
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  ///< End-of-sequence token included.
   int64_t cached_tokens = 0;      ///< Prompt tokens whose state was reused.
+  DraftUsage speculative = {};
 };
 
-/// What happened to a request since the last event. The last one has `finish`.
+/// What happened to a request since the last event: tokens, several where drafts were accepted. The last one
+/// has `finish`.
 struct Event {
   std::vector<GeneratedToken> tokens;
   std::string tail;  ///< With finish: visible text held back until the end was certain.
@@ -84,6 +106,16 @@ using RequestId = uint64_t;
 using EventSink = std::function<void(Event&&)>;
 
 class PassObserver;  // engine/pass.h
+
+/// Who guesses tokens for the passes to verify.
+enum class DraftMode : uint8_t {
+  kOff,     ///< Nobody: one token a pass.
+  kLookup,  ///< Prompt lookup, as many as it finds up to draft_max.
+  kAuto,    ///< The drafters there are (prompt lookup), as many as are measured to pay.
+};
+
+/// Makes the drafter of a request, or null for none. Called by submitting threads.
+using DrafterFactory = std::function<std::unique_ptr<Drafter>(const Request&)>;
 
 /// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
@@ -103,6 +135,12 @@ struct EngineOptions {
   /// quarter of it, so that a long prompt delays the others' next token by a quarter of the time. Larger:
   /// faster prompts, more scratch memory.
   int64_t pass_tokens = 512;
+  DraftMode draft = DraftMode::kOff;
+  /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
+  /// good, more work thrown away where they are not.
+  int64_t draft_max = 8;
+  /// Tests and benchmarks: drafters of their own instead of those of `draft`, which must not be kOff.
+  DrafterFactory make_drafter = {};
   /// Tests: sees the logits of every generated token. Null costs nothing. Must outlive the engine.
   PassObserver* observer = nullptr;
 };
@@ -116,7 +154,12 @@ struct EngineStats {
   int64_t passes = 0;          ///< Since the engine started, as are the rest.
   int64_t prompt_tokens = 0;   ///< Of requests whose prompt is computed; recomputation is not counted twice.
   int64_t generated_tokens = 0;
-  int64_t preemptions = 0;  ///< Times a sequence lost its pages to an older one and was computed again.
+  int64_t preemptions = 0;   ///< Times a sequence lost its pages to an older one and was computed again.
+  int64_t draft_rounds = 0;  ///< As DraftUsage, over all requests.
+  int64_t draft_tokens = 0;
+  int64_t draft_accepted_tokens = 0;
+  int64_t draft_zero_accept_rounds = 0;
+  int64_t draft_passes_avoided = 0;
 };
 
 /// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel:

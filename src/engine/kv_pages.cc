@@ -107,6 +107,10 @@ Status PageTable::grow_to(int64_t num_tokens) {
   return {};
 }
 
+void PageTable::shrink_to(int64_t num_tokens) {
+  for (; num_pages() > pages_for_tokens(num_tokens); pages_.pop_back()) pool_->release(pages_.back());
+}
+
 void PageTable::clear() {
   for (const int32_t page : pages_) pool_->release(page);
   pages_.clear();

@@ -98,6 +98,9 @@ class PageTable {
   /// Allocates the missing pages, which must be free (TF_CHECK).
   Status grow_to(int64_t num_tokens);
 
+  /// Gives back the pages that hold none of the first num_tokens positions.
+  void shrink_to(int64_t num_tokens);
+
   /// Gives all pages back.
   void clear();
 

@@ -32,21 +32,33 @@ void PassRunner::lay_out(std::span<const PlannedRows> planned) {
   positions_.clear();
   sequences_.clear();
   logit_rows_.clear();
+  drafted_rows_.clear();
   sample_rows_.clear();
   for (const PlannedRows& rows : planned) {
     const Sequence& sequence = *rows.sequence;
     const int64_t first_pos = sequence.num_computed, end_pos = first_pos + rows.num_rows;
+    const int64_t num_rows = rows.num_rows + rows.num_drafted;
     sequences_.push_back({.first_row = static_cast<int64_t>(tokens_.size()),
-                          .num_rows = rows.num_rows,
+                          .num_rows = num_rows,
                           .first_pos = first_pos,
                           .page_table = sequence.pages.data(),
-                          .state_slot = sequence.state.id()});
+                          .state_slot = sequence.state.id(),
+                          .num_drafted = rows.num_drafted});
     tokens_.insert(tokens_.end(), sequence.tokens.begin() + first_pos, sequence.tokens.begin() + end_pos);
+    const Draft& draft = sequence.drafts.draft;
+    if (rows.num_drafted > 0) {
+      TF_DCHECK(draft.is_chain());  // so that the rows' positions follow each other
+      tokens_.insert(tokens_.end(), draft.tokens.begin(), draft.tokens.begin() + rows.num_drafted);
+    }
     positions_.resize(tokens_.size());
-    std::iota(positions_.end() - rows.num_rows, positions_.end(), static_cast<int32_t>(first_pos));
+    std::iota(positions_.end() - num_rows, positions_.end(), static_cast<int32_t>(first_pos));
     if (!rows.wants_logits()) continue;
-    logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
-    sample_rows_.push_back(sample_row(sequence.sampling, sequence.seed, end_pos));
+    for (int64_t i = 0; i <= rows.num_drafted; ++i) {
+      const auto row = static_cast<int32_t>(std::ssize(tokens_) - rows.num_drafted - 1 + i);
+      logit_rows_.push_back(row);
+      if (i > 0) drafted_rows_.push_back(row);
+      sample_rows_.push_back(sample_row(sequence.sampling, sequence.seed, end_pos + i));
+    }
   }
   drawn_.assign(logit_rows_.size(), -1);
 }
@@ -57,7 +69,8 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   Ops& ops = *model_.ops;
   const Pass pass{.tokens = tokens_,
                   .rows = {.positions = positions_, .sequences = sequences_},
-                  .logit_rows = logit_rows_};
+                  .logit_rows = logit_rows_,
+                  .drafted_rows = drafted_rows_};
   Arena scratch(scratch_.data(), scratch_.size_bytes());
   const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), model_.model->spec().vocab_size});
   ops.begin_pass(pass.rows);
@@ -65,6 +78,35 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
                         {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch,
                         {.logits = logits});
   if (!drawn_.empty()) ops.sample(drawn_, logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
+  return ops.end_pass();
+}
+
+Status PassRunner::commit(std::span<const PlannedRows> planned, std::span<const int64_t> num_accepted) {
+  if (slots_.layers().empty()) return {};
+  const ScopedFlushDenormals flush;
+  sequences_.clear();
+  positions_.clear();
+  for (size_t i = 0; i < planned.size(); ++i) {
+    const Sequence& sequence = *planned[i].sequence;
+    const auto first_row = std::ssize(positions_);
+    positions_.resize(static_cast<size_t>(first_row + planned[i].num_drafted));
+    if (num_accepted[i] == 0) continue;
+    const int64_t first_pos = sequence.num_computed - num_accepted[i];
+    sequences_.push_back({.first_row = first_row,
+                          .num_rows = num_accepted[i],
+                          .first_pos = first_pos,
+                          .page_table = sequence.pages.data(),
+                          .state_slot = sequence.state.id()});
+    std::iota(positions_.begin() + first_row, positions_.begin() + first_row + num_accepted[i],
+              static_cast<int32_t>(first_pos));
+  }
+  if (sequences_.empty()) return {};
+  Ops& ops = *model_.ops;
+  const RowBatch accepted{.positions = positions_, .sequences = sequences_};
+  Arena scratch(scratch_.data(), scratch_.size_bytes());
+  ops.begin_pass(accepted);
+  model_.model->commit(accepted, ops, *model_.weights,
+                       {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch);
   return ops.end_pass();
 }
 

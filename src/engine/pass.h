@@ -32,23 +32,29 @@ class PassRunner {
  public:
   struct Limits {
     int64_t max_rows = 0;        ///< Of a pass.
-    int64_t max_logit_rows = 0;  ///< Rows of a pass that yield a token.
+    int64_t max_logit_rows = 0;  ///< Rows of a pass from which a token is drawn.
   };
   /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model`, `pool` and `slots`
   /// must outlive the runner.
   static Result<std::unique_ptr<PassRunner>> create(const LoadedModel& model, KvPagePool& pool,
                                                     StateSlotPool& slots, const Limits& limits);
 
-  /// Computes the planned rows and draws a token from each entry that wants logits; commits nothing. An error
-  /// is a fault of the backend: none of the rows may be used.
+  /// Computes the planned rows and draws a token from the last known row of each entry that wants logits, and
+  /// from each of its drafted rows as if the draft were right so far; commits nothing. Those are the pass's
+  /// logit rows, in order. An error is a fault of the backend: none of the rows may be used.
   Status run(std::span<const PlannedRows> planned);
 
-  /// The token of the i-th entry that wanted logits; -1 where its logits admit none. Until the next run().
+  /// The token of the i-th logit row; -1 where its logits admit none. Until the next run().
   int32_t token(int64_t i) const { return drawn_[static_cast<size_t>(i)]; }
 
-  /// A host copy of the logits of the i-th entry that wanted them, of the tokens that can be drawn. Until the
-  /// next call or run().
+  /// A host copy of the logits of the i-th logit row, of the tokens that can be drawn. Until the next call or
+  /// run().
   Result<std::span<const float>> logits(int64_t i);
+
+  /// Takes the first num_accepted[i] drafted rows of the i-th entry of the last run() into its recurrent
+  /// state; 0 for sequences that have ended. An error is a fault of the backend: none of those with accepted
+  /// rows may go on.
+  Status commit(std::span<const PlannedRows> planned, std::span<const int64_t> num_accepted);
 
  private:
   PassRunner(const LoadedModel& model, KvPagePool& pool, StateSlotPool& slots);
@@ -65,6 +71,7 @@ class PassRunner {
   std::vector<int32_t> positions_;
   std::vector<SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
+  std::vector<int32_t> drafted_rows_;
   std::vector<SampleRow> sample_rows_;
   std::vector<int32_t> drawn_;
   std::vector<float> host_logits_;  ///< [V].

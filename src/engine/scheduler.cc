@@ -109,4 +109,30 @@ Result<std::span<const PlannedRows>> Scheduler::plan() {
   return std::span<const PlannedRows>(planned_);
 }
 
+int64_t Scheduler::num_draft_rows() const {
+  int64_t room = max_pass_rows(options_);
+  for (const PlannedRows& rows : planned_) room -= rows.num_rows + rows.num_drafted;
+  return std::clamp<int64_t>(room, 0, options_.max_drafted_rows);
+}
+
+Status Scheduler::add_drafts() {
+  int64_t room = num_draft_rows();
+  for (PlannedRows& rows : planned_) {
+    Sequence& sequence = *rows.sequence;
+    if (!rows.wants_logits() || sequence.drafts.draft.is_empty()) continue;
+    const int64_t known = sequence.num_computed + rows.num_rows;
+    const int64_t positions = (sequence.pages.num_pages() + pool_.num_free()) * kPageTokens;
+    rows.num_drafted = std::min({sequence.drafts.draft.size(), room, positions - known});
+    sequence.drafts.draft.truncate(rows.num_drafted);
+    TF_RETURN_IF_ERROR(sequence.pages.grow_to(known + rows.num_drafted));
+    room -= rows.num_drafted;
+  }
+  return {};
+}
+
+void Scheduler::return_draft_pages() {
+  for (const auto& sequence : running_)
+    if (!sequence->drafts.draft.is_empty()) sequence->pages.shrink_to(sequence->num_computed);
+}
+
 }  // namespace tensorfold

@@ -14,18 +14,22 @@
 
 namespace tensorfold {
 
-/// The next num_rows rows of a sequence, from position num_computed on.
+/// The next num_rows rows of a sequence, from position num_computed on, and after them the rows of the first
+/// num_drafted tokens of its draft.
 struct PlannedRows {
   Sequence* sequence = nullptr;
   int64_t num_rows = 0;
+  int64_t num_drafted = 0;
 
-  /// Whether these are all rows that are known, so that the last one yields a token.
+  /// Whether these are all rows that are known, so that the last one yields a token, and each drafted one
+  /// that is accepted another.
   bool wants_logits() const { return num_rows == sequence->num_pending(); }
 };
 
 /// Owns the sequences of an engine. Engine thread only.
 ///
-/// A pass has one row of every decoding sequence, then prompt chunks, oldest sequence first. Sequences are
+/// A pass has one row of every decoding sequence, then prompt chunks, oldest sequence first; drafted rows are
+/// added where rows and pages are left, and take nothing from anyone. Sequences are
 /// admitted in order of arrival while pages for all their tokens are free. When a running sequence needs a
 /// page and none is free, the youngest running one loses its pages and goes back to the head of the queue, so
 /// the oldest always gets on.
@@ -33,7 +37,8 @@ class Scheduler {
  public:
   struct Options {
     int64_t max_sequences = 0;
-    int64_t pass_tokens = 0;  ///< As EngineOptions.
+    int64_t pass_tokens = 0;       ///< As EngineOptions.
+    int64_t max_drafted_rows = 0;  ///< Of a pass.
   };
   Scheduler(const Options& options, KvPagePool& pool);
 
@@ -53,6 +58,16 @@ class Scheduler {
   /// call of plan() or until one of the sequences is removed. Fails only where the device fails to clear a
   /// page.
   Result<std::span<const PlannedRows>> plan();
+
+  /// Drafted rows that the planned pass has room for.
+  int64_t num_draft_rows() const;
+
+  /// Adds the drafts of the planned sequences that decode, each cut to the rows and pages that are left.
+  /// Fails only where the device fails to clear a page.
+  Status add_drafts();
+
+  /// Gives back the pages that only drafted rows of the last pass needed, which nobody else could have had.
+  void return_draft_pages();
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }

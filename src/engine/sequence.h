@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "drafters/drafter.h"
+#include "drafters/policy.h"
 #include "engine/engine.h"
 #include "engine/kv_pages.h"
 #include "engine/state_slots.h"
@@ -14,12 +16,24 @@
 
 namespace tensorfold {
 
+/// What the engine knows of a sequence's drafts. Without a drafter it is decoded serially.
+struct SequenceDrafts {
+  std::unique_ptr<Drafter> drafter;
+  int64_t num_shown = 0;           ///< Tokens of the sequence that the drafter was told.
+  Draft draft;                     ///< What the next pass verifies of its proposal.
+  int64_t num_accepted = 0;        ///< By the last pass, of the draft.
+  int64_t num_passes_avoided = 0;  ///< By the last pass.
+  Acceptance acceptance;
+  DraftLoss loss;
+  DraftUsage usage;
+};
+
 /// A request on its way. Owned by the scheduler (or, before the engine's thread has seen it, by the queue of
 /// new requests); engine thread only from then on.
 ///
 /// State is transactional: positions [0, num_computed) are committed, a pass writes the rows after them, and
-/// only commit() makes them count. A pass that fails, or rows that are not accepted, leave the sequence as it
-/// was.
+/// only commit() makes them count. A pass that fails, or drafted rows that are not accepted, leave the
+/// sequence as it was.
 struct Sequence {
   Sequence(KvPagePool& pool, StateSlotPool& slots, TextStream text_stream)
       : pages(pool), state(slots), text(std::move(text_stream)) {}
@@ -37,6 +51,7 @@ struct Sequence {
   PageTable pages;
   StateSlot state;  ///< Held from admission to the end or to preemption; empty without recurrent layers.
   TextStream text;
+  SequenceDrafts drafts;
   EventSink sink;
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
@@ -56,7 +71,10 @@ struct Sequence {
   }
 
   Usage usage() const {
-    return {.prompt_tokens = num_prompt_tokens, .completion_tokens = num_tokens() - num_prompt_tokens};
+    Usage usage{.prompt_tokens = num_prompt_tokens, .completion_tokens = num_tokens() - num_prompt_tokens};
+    usage.speculative = drafts.usage;
+    if (drafts.drafter != nullptr) usage.speculative.search = drafts.drafter->stats();
+    return usage;
   }
 };
 

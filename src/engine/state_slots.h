@@ -18,13 +18,17 @@ namespace tensorfold {
 /// models without recurrent layers.
 int64_t state_slot_bytes(std::span<const RecurrentShape> layers);
 
+/// Bytes of what all recurrent layers keep of one drafted row.
+int64_t drafted_row_bytes(std::span<const RecurrentShape> layers);
+
 /// All slots of an engine. The address range is reserved at once; on the CPU a slot becomes resident when it
 /// is first used. Engine thread only.
 class StateSlotPool {
  public:
+  /// With room for the inputs of max_drafted_rows drafted rows of a pass (RecurrentStates::drafted).
   /// kOutOfMemory where the device refuses.
   static Result<std::unique_ptr<StateSlotPool>> create(Device& device, std::span<const RecurrentShape> layers,
-                                                       int64_t num_slots);
+                                                       int64_t num_slots, int64_t max_drafted_rows);
 
   /// As State::recurrent_layers; valid as long as the pool.
   std::span<const RecurrentStates> layers() const { return layers_; }
@@ -38,9 +42,10 @@ class StateSlotPool {
   void release(int32_t slot);
 
  private:
-  StateSlotPool(Buffer buffer, int64_t slot_bytes, int64_t num_slots);
+  StateSlotPool(Buffer buffer, Buffer drafted, int64_t slot_bytes, int64_t num_slots);
 
   Buffer buffer_;
+  Buffer drafted_;  ///< Layer by layer.
   std::vector<RecurrentStates> layers_;
   int64_t slot_bytes_;
   int64_t num_slots_;

@@ -20,7 +20,7 @@ class SchedulerTest : public testing::Test {
   void start(const Scheduler::Options& options, int64_t num_pages) {
     scheduler_.reset();  // its sequences hold pages of the pool
     pool_ = KvPagePool::create(*ops_, std::vector<KvShape>(2), num_pages).value();
-    slots_ = StateSlotPool::create(control_.device, kStates, options.max_sequences).value();
+    slots_ = StateSlotPool::create(control_.device, kStates, options.max_sequences, 32).value();
     scheduler_ = std::make_unique<Scheduler>(options, *pool_);
   }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -143,7 +144,8 @@ class FakeModel final : public Model {
     spec_.vocab_size = kFakeVocabSize;
     spec_.max_position_embeddings = kFakeMaxPositions;
     spec_.kv_layers.resize(2);
-    spec_.recurrent_layers.push_back({.conv_taps = 1, .num_heads = 1, .key_dim = 2, .value_dim = 1});
+    spec_.recurrent_layers.push_back(
+        {.conv_taps = 1, .num_heads = 1, .key_dim = 2, .value_dim = 1, .num_gates = 1});
   }
   const ModelSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(int64_t num_rows) const override { return num_rows * 64; }
@@ -154,25 +156,68 @@ class FakeModel final : public Model {
     const int64_t num_rows = pass.rows.num_rows();
     control_.max_rows = std::max<int64_t>(control_.max_rows, num_rows);
     scratch.array(DType::kF32, {num_rows, 16});
-    size_t next_logits = 0;
+    size_t next_logits = 0, next_drafted = 0;
     for (const SequenceRows& rows : pass.rows.sequences) {
+      uint64_t running = *recurrent(state.recurrent_layers[0], rows);
       for (int64_t i = 0; i < rows.num_rows; ++i) {
         const int64_t row = rows.first_row + i, pos = rows.first_pos + i;
+        const bool is_drafted = i >= rows.num_stored();
         if (pass.rows.positions[row] != pos) ++control_.num_faults;
         const uint64_t state_before = read(state, rows, pos - 1);
-        check_recurrent(state.recurrent_layers[0], rows, pos, state_before);
-        const uint64_t state_here = next_state(state_before, pass.tokens[row]);
-        write(state, rows, pos, state_here);
-        *recurrent(state.recurrent_layers[0], rows) = state_here;
+        // The slot holds the state after the row before, whatever it held before position 0.
+        if (pos > 0 && running != state_before) ++control_.num_faults;
+        running = next_state(state_before, pass.tokens[row]);
+        write(state, rows, pos, running, is_drafted);
+        if (is_drafted) {
+          keep_drafted(pass, row, state.recurrent_layers[0], static_cast<int64_t>(next_drafted++));
+        } else {
+          *recurrent(state.recurrent_layers[0], rows) = running;
+        }
+        const uint64_t state_here = running;
         if (next_logits == pass.logit_rows.size() || pass.logit_rows[next_logits] != row) continue;
         write_logits(state_here, pass.tokens[row],
-                     outputs.logits.row<float>(static_cast<int64_t>(next_logits++)));
+                     outputs.logits.row<float>(static_cast<int64_t>(next_logits)));
+        if (pos == control_.nan_pos)
+          *outputs.logits.row<float>(static_cast<int64_t>(next_logits)) =
+              std::numeric_limits<float>::quiet_NaN();
+        ++next_logits;
       }
     }
     if (next_logits != pass.logit_rows.size()) ++control_.num_faults;
+    if (next_drafted != pass.drafted_rows.size()) ++control_.num_faults;
+  }
+
+  void commit(const RowBatch& accepted, Ops&, Weights&, const State& state, Arena&) const override {
+    for (const SequenceRows& rows : accepted.sequences) {
+      uint64_t& slot_state = *recurrent(state.recurrent_layers[0], rows);
+      for (int64_t i = 0; i < rows.num_rows; ++i) {
+        const int64_t pos = rows.first_pos + i;
+        if (accepted.positions[rows.first_row + i] != pos) ++control_.num_faults;
+        slot_state = next_state(slot_state, *drafted(state.recurrent_layers[0], rows.first_row + i));
+        if (slot_state != read(state, rows, pos)) ++control_.num_faults;
+        for (uint64_t* word : words(state, rows, pos)) provisional_.erase(word);
+      }
+    }
   }
 
  private:
+  static int32_t* drafted(const RecurrentStates& states, int64_t i) {
+    TF_CHECK(i < states.drafted.num_rows());
+    return states.drafted.row<int32_t>(i);
+  }
+  void keep_drafted(const Pass& pass, int64_t row, const RecurrentStates& states, int64_t i) const {
+    if (i >= std::ssize(pass.drafted_rows) || pass.drafted_rows[i] != row) {
+      ++control_.num_faults;
+    } else {
+      *drafted(states, i) = pass.tokens[row];
+    }
+  }
+  static std::vector<uint64_t*> words(const State& state, const SequenceRows& rows, int64_t pos) {
+    std::vector<uint64_t*> result;
+    for (const KvPages& pages : state.kv_layers)
+      for (const bool is_value : {false, true}) result.push_back(slot(pages, is_value, rows, pos));
+    return result;
+  }
   static uint64_t* slot(const KvPages& pages, bool is_value, const SequenceRows& rows, int64_t pos) {
     const int32_t page = rows.page_table[pos / kPageTokens];
     TF_CHECK(page >= 0 && page < pages.num_pages);
@@ -190,20 +235,18 @@ class FakeModel final : public Model {
     }
     return found;
   }
-  /// The sequence's slot holds the state after the row before, whatever it held before position 0.
   static uint64_t* recurrent(const RecurrentStates& states, const SequenceRows& rows) {
     TF_CHECK(rows.state_slot >= 0 && rows.state_slot < states.num_slots);
     return reinterpret_cast<uint64_t*>(states.matrices(rows.state_slot));
   }
-  void check_recurrent(const RecurrentStates& states, const SequenceRows& rows, int64_t pos,
-                       uint64_t before) const {
-    if (pos > 0 && *recurrent(states, rows) != before) ++control_.num_faults;
-  }
-  void write(const State& state, const SequenceRows& rows, int64_t pos, uint64_t value) const {
+  void write(const State& state, const SequenceRows& rows, int64_t pos, uint64_t value,
+             bool is_drafted) const {
     for (size_t layer = 0; layer < state.kv_layers.size(); ++layer) {
       for (const bool is_value : {false, true}) {
         uint64_t* word = slot(state.kv_layers[layer], is_value, rows, pos);
-        if (*word != 0) ++control_.num_faults;  // a page that was not cleared, or a position computed twice
+        // A page that was not cleared, or a position computed twice; what was drafted is written over.
+        if (*word != 0 && !provisional_.contains(word)) ++control_.num_faults;
+        is_drafted ? void(provisional_.insert(word)) : void(provisional_.erase(word));
         *word = stored_state(value, layer, is_value);
       }
     }
@@ -211,6 +254,7 @@ class FakeModel final : public Model {
 
   FakeModelControl& control_;
   ModelSpec spec_;
+  mutable std::set<uint64_t*> provisional_;  ///< Words of rows that were drafted and not accepted yet.
 };
 
 /// Weights of nothing.

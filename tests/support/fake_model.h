@@ -47,6 +47,7 @@ struct FakeModelControl {
   std::atomic<int64_t> num_faults{0};  ///< Pages that were not zero, or state that was not there.
   std::atomic<int64_t> num_passes{0};
   std::atomic<int64_t> max_rows{0};  ///< Of any pass.
+  std::atomic<int64_t> nan_pos{-1};  ///< Rows at this position have NaN logits; -1: none.
 };
 
 inline constexpr int64_t kFakeVocabSize = 50;

@@ -1,0 +1,440 @@
+// Drafts on the fake model: whoever guesses, a reply is the serial one; limits, ends and faults inside a run
+// of accepted tokens; what is counted.
+#include "engine/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <latch>
+
+#include "drafters/lookup.h"
+#include "drafters/tape.h"
+#include "engine/pass.h"
+#include "engine/sampler.h"
+#include "tests/support/fake_model.h"
+#include "tests/support/reply_collector.h"
+#include "tests/support/toy_model.h"
+
+namespace tensorfold {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+constexpr int64_t kPageBytes = 2 * 2 * 512, kSlotBytes = 64;  // of the fake model
+constexpr int64_t kTapeTokens = 400;
+
+int64_t memory_of_pages(int64_t num_pages, const EngineOptions& options) {
+  return num_pages * kPageBytes + options.max_sequences * kSlotBytes;
+}
+
+Tokens serial_reply(const Request& r, int64_t num_tokens) {
+  const uint64_t seed = r.sampling.seed ? *r.sampling.seed : default_seed(r.prompt);
+  return fake_reply(r.prompt, num_tokens, sample_row(r.sampling, seed, 0));
+}
+
+std::unique_ptr<Drafter> make_tape(const Request& r) {
+  return std::make_unique<TapeDrafter>(std::ssize(r.prompt), serial_reply(r, kTapeTokens));
+}
+
+DrafterFactory adversary(int64_t num_right) {
+  return [num_right](const Request& r) {
+    return std::make_unique<AdversaryDrafter>(std::ssize(r.prompt), serial_reply(r, kTapeTokens),
+                                              kFakeVocabSize, num_right);
+  };
+}
+
+/// Proposes the reply, and then tokens whose rows have NaN logits, or none that is finite.
+class PoisonDrafter final : public TapeDrafter {
+ public:
+  using TapeDrafter::TapeDrafter;
+  void propose(int64_t max_tokens, Draft& draft) override {
+    TapeDrafter::propose(std::min<int64_t>(max_tokens, 2), draft);
+    while (draft.size() < max_tokens)
+      draft.append(draft.size() % 2 == 0 ? kFakeNanToken : kFakeInfiniteToken);
+  }
+};
+
+class VerifyTest : public testing::Test {
+ protected:
+  ~VerifyTest() override {
+    engine_.reset();
+    model_.reset();
+    EXPECT_EQ(control_.num_faults, 0) << "a row saw a wrong page, position or state";
+    EXPECT_EQ(control_.device.num_live, 0) << "device memory leaked";
+  }
+
+  static EngineOptions drafting(DrafterFactory factory, int64_t draft_max = 8) {
+    EngineOptions options;
+    options.draft = DraftMode::kLookup;  // whatever is proposed
+    options.draft_max = draft_max;
+    options.make_drafter = std::move(factory);
+    return options;
+  }
+  void start(const EngineOptions& options) {
+    engine_.reset();
+    if (model_ == nullptr) model_ = make_fake_model(control_);
+    Result<std::unique_ptr<Engine>> engine = Engine::create(model_, options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(engine).value();
+  }
+  void hold_passes() {
+    gate_ = std::make_unique<std::latch>(1);
+    control_.before_pass = [this](const Pass&) { gate_->wait(); };
+  }
+  RequestId submit(const Request& request, ReplyCollector& collector) {
+    Result<RequestId> id = engine_->submit(request, collector.sink());
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    return id.ok() ? *id : 0;
+  }
+  CollectedReply ask(const Request& request) {
+    ReplyCollector collector;
+    submit(request, collector);
+    return collector.wait();
+  }
+  static Request request(int64_t num_prompt_tokens, uint64_t prompt_seed, int64_t max_tokens) {
+    Request r;
+    r.prompt = fake_prompt(num_prompt_tokens, prompt_seed);
+    r.max_tokens = max_tokens;
+    r.sampling.temperature = prompt_seed % 2 == 0 ? 0.0f : 1.0f;
+    return r;
+  }
+
+  FakeModelControl control_;
+  std::unique_ptr<std::latch> gate_;
+  std::shared_ptr<LoadedModel> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
+  const std::vector<std::pair<const char*, DrafterFactory>> drafters = {
+      {"tape", make_tape},
+      {"always wrong", adversary(0)},
+      {"wrong here and there", adversary(-1)},
+      {"lookup", nullptr},
+      {"poison", [](const Request& r) {
+         return std::make_unique<PoisonDrafter>(std::ssize(r.prompt), serial_reply(r, kTapeTokens));
+       }}};
+  int64_t num_preemptions = 0, num_rounds = 0, num_partial = 0;
+  uint64_t round = 0;
+  for (const auto& [name, factory] : drafters) {
+    for (const auto& [pass_tokens, max_sequences] :
+         {std::pair<int64_t, int64_t>{1, 3}, {7, 16}, {64, 3}, {512, 1}, {512, 16}}) {
+      EngineOptions options = drafting(factory, static_cast<int64_t>(1 + round % 8));
+      options.pass_tokens = pass_tokens;
+      options.max_sequences = max_sequences;
+      if (round++ % 2 == 0) options.kv_memory_bytes = memory_of_pages(5, options);
+      if (round % 3 == 0) options.draft = DraftMode::kAuto;
+      hold_passes();
+      start(options);
+      std::vector<Request> requests;
+      std::vector<ReplyCollector> collectors(20);
+      for (uint64_t i = 0; i < 20; ++i) {
+        const auto n = static_cast<int64_t>(i);
+        requests.push_back(request(1 + n * 37 % 150, i, 1 + n * 29 % 150));
+        submit(requests.back(), collectors[i]);
+      }
+      gate_->count_down();
+      for (uint64_t i = 0; i < 20; ++i) {
+        const CollectedReply reply = collectors[i].wait();
+        ASSERT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens))
+            << name << ", request " << i;
+        EXPECT_EQ(reply.finish, FinishReason::kLength);
+        EXPECT_EQ(reply.usage.completion_tokens, requests[i].max_tokens);
+      }
+      const EngineStats stats = engine_->stats();
+      EXPECT_EQ(stats.kv_pages_used, 0);
+      EXPECT_LE(control_.max_rows, std::max(options.pass_tokens, options.max_sequences));
+      control_.max_rows = 0;
+      num_preemptions += stats.preemptions;
+      num_rounds += stats.draft_rounds;
+      num_partial += stats.draft_accepted_tokens > 0 && stats.draft_accepted_tokens < stats.draft_tokens;
+      EXPECT_EQ(control_.num_faults, 0) << name;
+    }
+  }
+  EXPECT_GT(num_preemptions, 20);
+  EXPECT_GT(num_rounds, 1000);
+  EXPECT_GT(num_partial, 5);
+}
+
+TEST_F(VerifyTest, RightGuessesSavePasses) {
+  start(drafting(make_tape, 7));
+  const Request r = request(20, 2, 161);  // the prompt's pass gives one token, 20 passes eight each
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, serial_reply(r, 161));
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.passes, 21);
+  EXPECT_EQ(stats.generated_tokens, 161);
+  const DraftUsage& usage = reply.usage.speculative;
+  EXPECT_EQ(usage.drafter, "tape");
+  EXPECT_EQ(usage.rounds, 20);
+  EXPECT_EQ(usage.drafted, 140);
+  EXPECT_EQ(usage.accepted, 140);
+  EXPECT_EQ(usage.passes_avoided, 140);
+  EXPECT_EQ(usage.zero_accept_rounds, 0);
+  EXPECT_EQ(usage.accepted_per_pass(), 7.0);
+  EXPECT_EQ(usage.acceptance_rate(), 1.0);
+  EXPECT_EQ(usage.search.matches, 20);
+  EXPECT_EQ(stats.draft_rounds, 20);
+  EXPECT_EQ(stats.draft_tokens, 140);
+  EXPECT_EQ(stats.draft_accepted_tokens, 140);
+  EXPECT_EQ(stats.draft_passes_avoided, 140);
+}
+
+TEST_F(VerifyTest, WrongGuessesSaveNoneAndAreCounted) {
+  start(drafting(adversary(0), 4));
+  const Request r = request(20, 3, 40);
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, serial_reply(r, 40));
+  EXPECT_EQ(engine_->stats().passes, 40);
+  const DraftUsage& usage = reply.usage.speculative;
+  EXPECT_EQ(usage.rounds, 38);  // not beside the prompt, and not for a last token
+  EXPECT_EQ(usage.accepted + usage.passes_avoided, 0);
+  EXPECT_EQ(usage.zero_accept_rounds, usage.rounds);
+  EXPECT_EQ(engine_->stats().draft_zero_accept_rounds, usage.rounds);
+}
+
+TEST_F(VerifyTest, ARequestMayDeclineDrafts) {
+  start(drafting(make_tape));
+  Request r = request(20, 2, 30);
+  r.draft = false;
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, serial_reply(r, 30));
+  EXPECT_EQ(reply.usage.speculative.drafter, "");
+  EXPECT_EQ(engine_->stats().draft_rounds, 0);
+  EXPECT_EQ(engine_->stats().passes, 30);
+}
+
+// The tape goes on past the end, as a drafter would that does not know of it.
+TEST_F(VerifyTest, AnEndOfSequenceTokenInsideAnAcceptedRunEndsTheReply) {
+  const Request r = request(10, 4, 60);
+  const Tokens whole = serial_reply(r, 60);
+  for (const int64_t draft_max : {3, 8}) {
+    for (size_t at = 20; at < 32; ++at) {
+      const auto end = std::find(whole.begin(), whole.end(), whole[at]) + 1;
+      model_ = make_fake_model(control_);
+      model_->generation.eos_token_ids = {whole[at]};
+      start(drafting(make_tape, draft_max));
+      const CollectedReply reply = ask(r);
+      EXPECT_EQ(reply.tokens, Tokens(whole.begin(), end));
+      EXPECT_EQ(reply.finish, FinishReason::kStop);
+      EXPECT_TRUE(reply.generated.back().is_end);
+      EXPECT_EQ(reply.usage.completion_tokens, std::ssize(reply.tokens));
+      EXPECT_EQ(engine_->stats().generated_tokens, std::ssize(reply.tokens));
+      EXPECT_EQ(reply.usage.speculative.passes_avoided, std::ssize(reply.tokens) - engine_->stats().passes);
+      Request ignoring = r;
+      ignoring.ignore_eos = true;
+      EXPECT_EQ(ask(ignoring).tokens, whole);
+      engine_.reset();
+    }
+  }
+}
+
+TEST_F(VerifyTest, AStopStringAcrossAcceptedTokensEndsTheReplyWhereSerialDoes) {
+  Request r = request(10, 4, 40);
+  const Tokens whole = serial_reply(r, 40);
+  std::string text;
+  for (const int32_t token : whole) text += static_cast<char>(token);
+  for (size_t from = 4; from < 30; ++from) {
+    r.stop = {"never in it", text.substr(from, 3)};
+    CollectedReply replies[2];
+    for (const bool is_drafted : {false, true}) {
+      model_ = make_fake_model(control_);
+      model_->tokenizer = Tokenizer::parse(toy_tokenizer_json()).value();
+      start(is_drafted ? drafting(make_tape) : EngineOptions());
+      replies[is_drafted] = ask(r);
+      engine_.reset();
+    }
+    EXPECT_EQ(replies[1].text, replies[0].text);
+    EXPECT_EQ(replies[1].text, text.substr(0, text.find(r.stop[1])));
+    EXPECT_EQ(replies[1].tokens, replies[0].tokens);
+    EXPECT_EQ(replies[1].finish, FinishReason::kStop);
+    EXPECT_EQ(replies[1].usage.completion_tokens, replies[0].usage.completion_tokens);
+  }
+}
+
+TEST_F(VerifyTest, LogprobsAndObserversSeeEachTokenOnceAsSerially) {
+  struct Observer : PassObserver {
+    void on_token(RequestId, int64_t pos, int32_t token, std::span<const float> logits) override {
+      seen.push_back({pos, token, {logits.begin(), logits.end()}});
+    }
+    using Row = std::tuple<int64_t, int32_t, std::vector<float>>;
+    std::vector<Row> seen;
+  } observers[2];
+  Request r = request(10, 3, 50);
+  r.num_logprobs = 3;
+  CollectedReply replies[2];
+  for (const bool is_drafted : {false, true}) {
+    EngineOptions options = is_drafted ? drafting(adversary(-1), 5) : EngineOptions();
+    options.observer = &observers[is_drafted];
+    start(options);
+    replies[is_drafted] = ask(r);
+  }
+  EXPECT_GT(replies[1].usage.speculative.accepted, 10);
+  EXPECT_EQ(observers[1].seen, observers[0].seen);
+  ASSERT_EQ(replies[1].generated.size(), 50u);
+  for (size_t i = 0; i < 50; ++i) {
+    const GeneratedToken &serial = replies[0].generated[i], &drafted = replies[1].generated[i];
+    EXPECT_EQ(drafted.logprob, serial.logprob);
+    ASSERT_EQ(drafted.top_logprobs.size(), 3u);
+    for (size_t j = 0; j < 3; ++j) {
+      EXPECT_EQ(drafted.top_logprobs[j].token, serial.top_logprobs[j].token);
+      EXPECT_EQ(drafted.top_logprobs[j].logprob, serial.top_logprobs[j].logprob);
+    }
+  }
+}
+
+TEST_F(VerifyTest, AnEventCarriesWhatOnePassGave) {
+  start(drafting(make_tape, 4));
+  std::mutex mutex;
+  std::vector<size_t> sizes;
+  ReplyCollector collector;
+  EventSink collect = collector.sink();
+  const Request r = request(10, 2, 21);
+  engine_
+      ->submit(r,
+               [&](Event&& event) {
+                 {
+                   const std::lock_guard lock(mutex);
+                   sizes.push_back(event.tokens.size());
+                 }
+                 collect(std::move(event));
+               })
+      .value();
+  EXPECT_EQ(collector.wait().tokens, serial_reply(r, 21));
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(sizes, (std::vector<size_t>{1, 5, 5, 5, 5}));
+}
+
+TEST_F(VerifyTest, DraftsAreCutToThePagesThereAre) {
+  EngineOptions options = drafting(adversary(-1), 8);
+  options.kv_memory_bytes = memory_of_pages(3, options);
+  start(options);
+  for (const int64_t num_tokens : {100, 140, 171}) {  // the longest fills all three pages
+    const Request r = request(21, 2, num_tokens);
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, num_tokens));
+  }
+  EXPECT_EQ(engine_->stats().preemptions, 0) << "a draft took a page that was not there";
+  EXPECT_GT(engine_->stats().draft_rounds, 50);
+}
+
+// One needs its second page when the other still has rows to draft into the last free one: the page goes to
+// whoever must have it, and nobody is preempted for a draft.
+TEST_F(VerifyTest, NoPageIsHeldForGuesses) {
+  EngineOptions options = drafting(adversary(0), 8);
+  options.kv_memory_bytes = memory_of_pages(3, options);
+  hold_passes();
+  start(options);
+  const Request first = request(50, 2, 20), second = request(60, 4, 50);
+  ReplyCollector a, b;
+  submit(first, a);
+  submit(second, b);
+  gate_->count_down();
+  EXPECT_EQ(a.wait().tokens, serial_reply(first, 20));
+  EXPECT_EQ(b.wait().tokens, serial_reply(second, 50));
+  EXPECT_EQ(engine_->stats().preemptions, 1) << "as in serial decoding: both need a second page";
+  engine_.reset();
+  options.draft = DraftMode::kOff;
+  options.make_drafter = nullptr;
+  hold_passes();
+  start(options);
+  ReplyCollector c, d;
+  submit(first, c);
+  submit(second, d);
+  gate_->count_down();
+  c.wait();
+  d.wait();
+  EXPECT_EQ(engine_->stats().preemptions, 1);
+}
+
+TEST_F(VerifyTest, CancellingBetweenAnyPassesLeavesEveryoneElseAlone) {
+  const Request cancelled = request(50, 3, 60), other = request(40, 5, 60);
+  for (int64_t at = 0; at < 20; ++at) {
+    RequestId id = 0;
+    control_.num_passes = 0;
+    gate_ = std::make_unique<std::latch>(1);
+    control_.before_pass = [&](const Pass&) {
+      gate_->wait();
+      if (control_.num_passes == at) engine_->cancel(id);
+    };
+    start(drafting(adversary(-1), 6));
+    ReplyCollector first, second;
+    id = submit(cancelled, first);
+    submit(other, second);
+    gate_->count_down();
+    const CollectedReply reply = first.wait();
+    const Tokens whole = serial_reply(cancelled, 60);
+    EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));
+    EXPECT_EQ(second.wait().tokens, serial_reply(other, 60));
+    EXPECT_EQ(engine_->stats().kv_pages_used, 0);
+    EXPECT_EQ(ask(cancelled).tokens, whole) << "asked again";
+    engine_.reset();
+  }
+}
+
+// Passes that commit accepted rows are counted too, and can fail as others do.
+TEST_F(VerifyTest, AFailedPassOrCommitFailsItsRequestsAndTheEngineGoesOn) {
+  int num_failed = 0;
+  for (int64_t at = 0; at < 14; ++at) {
+    control_.num_passes = 0;
+    control_.end_pass = [at](int64_t pass_idx) {
+      return pass_idx == at ? make_error(StatusCode::kInternal, "device fault in pass {}", at) : Status();
+    };
+    start(drafting(adversary(-1), 3));
+    std::vector<ReplyCollector> collectors(2);
+    for (size_t i = 0; i < 2; ++i) submit(request(40, i, 30), collectors[i]);
+    for (size_t i = 0; i < 2; ++i) {
+      const CollectedReply reply = collectors[i].wait();
+      const Tokens whole = serial_reply(request(40, i, 30), 30);
+      EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));
+      EXPECT_EQ(collectors[i].peek().num_events_after_finish, 0);
+      if (reply.finish != FinishReason::kError) {
+        EXPECT_EQ(reply.tokens, whole);
+        continue;
+      }
+      ++num_failed;
+      EXPECT_THAT(reply.status.message(), HasSubstr(fmt::format("device fault in pass {}", at)));
+    }
+    EXPECT_EQ(engine_->stats().kv_pages_used, 0);
+    EXPECT_EQ(ask(request(40, 7, 6)).tokens, serial_reply(request(40, 7, 6), 6));
+    engine_.reset();
+  }
+  EXPECT_GE(num_failed, 14);
+}
+
+TEST_F(VerifyTest, AnUndrawableRowInsideAnAcceptedRunFailsAfterTheTokensBeforeIt) {
+  const Request r = request(13, 2, 40);
+  for (int64_t pos = 13; pos < 25; ++pos) {
+    control_.nan_pos = pos;
+    start(drafting(make_tape, 6));
+    const CollectedReply reply = ask(r);
+    EXPECT_EQ(reply.finish, FinishReason::kError);
+    EXPECT_EQ(reply.tokens, serial_reply(r, pos - 12));
+    EXPECT_EQ(reply.status.message(),
+              fmt::format("request 1: the model produced NaN logits at position {}", pos));
+  }
+}
+
+TEST_F(VerifyTest, DraftMaxOutOfRangeIsNamed) {
+  model_ = make_fake_model(control_);
+  EngineOptions options;
+  options.draft_max = 0;
+  EXPECT_EQ(Engine::create(model_, options).status().message(), "draft_max is 0, expected 1 to 64");
+  options.draft_max = 65;
+  EXPECT_EQ(Engine::create(model_, options).status().message(), "draft_max is 65, expected 1 to 64");
+}
+
+TEST_F(VerifyTest, LookupIsTheDrafterWhereNoOtherIsGiven) {
+  EngineOptions options;
+  options.draft = DraftMode::kLookup;
+  start(options);
+  const Request r = request(30, 2, 80);
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, serial_reply(r, 80));
+  EXPECT_EQ(reply.usage.speculative.drafter, "lookup");
+  EXPECT_EQ(reply.usage.speculative.search.searches, 79 - reply.usage.speculative.passes_avoided - 1);
+}
+
+}  // namespace
+}  // namespace tensorfold
