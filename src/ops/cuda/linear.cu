@@ -26,6 +26,7 @@ struct DecodePlan {
   int cluster;      ///< Blocks that share a tile.
   int segments;     ///< Segments of a block: 8 / cluster.
   int rows;         ///< Rows of x of a block: at most 8 * kRowTiles.
+  int row_shift;    ///< rows rounded up to a power of two.
   int stages;       ///< Of a warp's ring.
   int stage_units;  ///< Units (ops/cuda/linear.h) in one stage.
   int stage_bytes;
