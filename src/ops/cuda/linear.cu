@@ -17,7 +17,8 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kMaxSharedBytes = 227 << 10;
+/// Shared memory of a block, one or two to a multiprocessor (which keeps 1 KB of its 228 for each).
+constexpr int max_shared_bytes(int blocks_per_sm) { return (228 << 10) / blocks_per_sm - (1 << 10); }
 /// Bytes of the sums of 8 rows of a tile: four floats a lane.
 constexpr int kSumBytes = 512;
 
@@ -68,6 +69,14 @@ struct WeightStream {
     if (left == 0) tile += stride;
   }
 };
+
+/// This warp's share of what a later launch will read.
+__device__ __forceinline__ void prefetch_share(const LinearLaunch& p, int warp_of_grid, int warps_of_grid) {
+  constexpr int kAlign = 128;
+  const int64_t share = (p.prefetch_bytes / kAlign + warps_of_grid - 1) / warps_of_grid * kAlign;
+  const int64_t begin = share * warp_of_grid, end = min(begin + share, p.prefetch_bytes / 16 * 16);
+  if (begin < end && elect_one()) prefetch_l2(p.prefetch + begin, static_cast<uint32_t>(end - begin));
+}
 
 /// Adds one chunk of weights times its 64 columns of x, which lie at x[r] + offset for the lane's row of row
 /// tile r.
@@ -135,7 +144,7 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
     float4 v[8];
     v[0] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
 #pragma unroll
-    for (int i = 1; i < 4; ++i) {
+    for (int i = 1; i < 8; ++i) {
       if (i < count)
         v[i] = *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
     }
@@ -143,8 +152,9 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
       return float4{__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
     };
     float4 total = v[0];
-    if (count == 2) total = add(v[0], v[1]);
-    if (count == 4) total = add(add(v[0], v[1]), add(v[2], v[3]));
+    if (count >= 2) total = add(total, v[1]);
+    if (count >= 4) total = add(total, add(v[2], v[3]));
+    if (count == 8) total = add(total, add(add(v[4], v[5]), add(v[6], v[7])));
     sum[r][0] = total.x, sum[r][1] = total.y, sum[r][2] = total.z, sum[r][3] = total.w;
   }
 }
@@ -248,8 +258,8 @@ struct Finisher {
 /// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
 /// segments tiles at a time, a warp each (tile, segment). Traffic: every weight once per blockIdx.y, x once
 /// per block, from L2.
-template <class Layout, int kRowTiles, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps, 1)
+template <class Layout, int kRowTiles, int kWarps, int kBlocksPerSm>
+__global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
     linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -301,6 +311,13 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   if (length > 0) {
     for (int i = 0; i < plan.stages; ++i) stream.load_next(ring + i * plan.stage_bytes, ring_full + i * 8);
   }
+  bool prefetches = p.prefetch != nullptr && blockIdx.y == 0;
+  const auto prefetch_once_done = [&] {
+    if (!prefetches || (length > 0 && stream.tile < p.num_tiles)) return;
+    prefetch_share(p, blockIdx.x * kWarps + warp, gridDim.x * kWarps);
+    prefetches = false;
+  };
+  prefetch_once_done();
   if (plan.cluster > 1) cluster_arrive();
   launch_dependents();
   wait_for_previous_kernel();
@@ -343,6 +360,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       stage += plan.stage_bytes, full += 8;
       if (full == ring_full + plan.stages * 8) stage = ring, full = ring_full, phase ^= 1;
     }
+    prefetch_once_done();
     finisher.add(tile, sum);
   }
   finisher.finish_pending();
@@ -354,7 +372,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
 /// The plan for `rows` rows a block in clusters of `cluster`; stages may be 0: x does not fit.
 template <class Layout, int kRowTiles, int kWarps>
-DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target) {
+DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target, int shared_bytes) {
   DecodePlan plan{.cluster = cluster, .segments = kLinearSegments / cluster, .rows = rows};
   while (1 << plan.row_shift < rows) ++plan.row_shift;
   // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60
@@ -370,7 +388,7 @@ DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_tar
   const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
   constexpr int kMaxStages = 8;
   const int barrier_bytes = (kWarps * kMaxStages + slots * (2 + 2 * plan.exchange_depth)) * 8;
-  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - barrier_bytes;
+  const int left = shared_bytes - x_bytes - sums_bytes - incoming_bytes - barrier_bytes;
   const int fitting = left < 0 ? 0 : left / (kWarps * plan.stage_bytes);
   plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
   plan.x_offset = kWarps * plan.stages * plan.stage_bytes;
@@ -382,14 +400,15 @@ DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_tar
 }
 
 /// As many rows as kRowTiles holds if they leave room for the ring, else fewer; the smallest cluster that
-/// does; stages of 3 KB, else smaller ones.
+/// does, from p.tuning on; stages of 3 KB, else smaller ones. Without stages: nothing fits.
 template <class Layout, int kRowTiles, int kWarps>
-DecodePlan choose_plan(const LinearLaunch& p) {
+DecodePlan choose_plan(const LinearLaunch& p, int shared_bytes) {
   int rows = p.num_rows < 8 * kRowTiles ? p.num_rows : 8 * kRowTiles;
   for (;; rows = (rows + 1) / 2) {
     for (int stage_bytes : {3072, 1536, 1152, 576}) {
-      for (int cluster : {2, 4}) {
-        const DecodePlan plan = make_plan<Layout, kRowTiles, kWarps>(p, rows, cluster, stage_bytes);
+      for (int cluster = p.tuning.min_cluster; cluster <= 4; cluster *= 2) {
+        if (kWarps % (kLinearSegments / cluster) != 0) continue;
+        const auto plan = make_plan<Layout, kRowTiles, kWarps>(p, rows, cluster, stage_bytes, shared_bytes);
         const bool is_last = rows == 1 && cluster == 4 && stage_bytes == 576;
         if (plan.stages >= (is_last ? 1 : stage_bytes > 1152 ? 3 : 2)) return plan;
       }
@@ -398,44 +417,67 @@ DecodePlan choose_plan(const LinearLaunch& p) {
   }
 }
 
-template <class Layout, int kRowTiles, int kWarps>
-void launch(CUstream_st* stream, const LinearLaunch& p) {
-  auto* kernel = linear_decode_kernel<Layout, kRowTiles, kWarps>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-  const DecodePlan plan = choose_plan<Layout, kRowTiles, kWarps>(p);
+/// False, and nothing is launched, where x and a ring do not fit.
+template <class Layout, int kRowTiles, int kWarps, int kBlocksPerSm>
+bool launch(CUstream_st* stream, const LinearLaunch& p) {
+  constexpr int kSharedBytes = max_shared_bytes(kBlocksPerSm);
+  const DecodePlan plan = choose_plan<Layout, kRowTiles, kWarps>(p, kSharedBytes);
+  if (plan.stages == 0) return false;
+  auto* kernel = linear_decode_kernel<Layout, kRowTiles, kWarps, kBlocksPerSm>;
+  static const cudaError_t once =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  static_cast<void>(once);  // A fault shows at the launch.
 
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(plan.cluster);
   config.blockDim = dim3(32 * kWarps);
-  config.dynamicSmemBytes = plan.shared_bytes;
   config.attrs = attributes;
-  config.numAttrs = 1;
   // Clusters that fit at once, one block an SM: what the tiles are dealt to.
-  static int resident[2] = {};
-  int& clusters = resident[plan.cluster / 4];
+  static int resident[5] = {};  // By the cluster's size.
+  int& clusters = resident[plan.cluster];
   if (clusters == 0) {
-    config.dynamicSmemBytes = kMaxSharedBytes;
-    cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    config.dynamicSmemBytes = plan.shared_bytes;
+    config.dynamicSmemBytes = max_shared_bytes(1);
+    if (kBlocksPerSm == 1 && plan.cluster > 1) {
+      config.attrs = &attributes[1];
+      config.numAttrs = 1;
+      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+      config.attrs = attributes;
+    } else {
+      int device = 0, multiprocessors = 0;
+      cudaGetDevice(&device);
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+      clusters = multiprocessors / plan.cluster;
+    }
   }
+  config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
-  config.numAttrs = 2;
-  const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
+  config.numAttrs = plan.cluster > 1 ? 2 : 1;
+  const int places = clusters * (kBlocksPerSm > 1 ? p.tuning.grid_blocks : 1);
+  const int dealt = places < p.num_tiles ? places : p.num_tiles;
   config.gridDim = dim3(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
   cudaLaunchKernelEx(&config, kernel, p, plan);
+  return true;
 }
 
 /// Warps hide the latency of turning 4-bit weights into operands: 24 were faster than 16 by a tenth, and 32,
 /// with 64 registers each, slower. Where a stage or x is large, 24 rings no longer fit.
 template <class Layout>
 void launch_for_rows(CUstream_st* stream, const LinearLaunch& p) {
-  if (p.num_rows > 8) return launch<Layout, 2, 16>(stream, p);
-  launch < Layout, 1, Layout::kUnitBytes<2048 ? 24 : 16>(stream, p);
+  if (p.num_rows > 8) {
+    launch<Layout, 2, 16, 1>(stream, p);
+    return;
+  }
+  if constexpr (Layout::kGroupSize == 64 && Layout::kScaleType == ScaleType::kBf16 &&
+                Layout::kBits % 4 == 0) {
+    if (p.tuning.blocks_per_sm == 2 && launch<Layout, 1, 16, 2>(stream, p)) return;
+  }
+  constexpr int kWarps = Layout::kUnitBytes < 2048 ? 24 : 16;
+  launch<Layout, 1, kWarps, 1>(stream, p);
 }
 
 }  // namespace

@@ -22,6 +22,15 @@ enum class LinearKernel : uint8_t {
 };
 inline constexpr int64_t kDecodeRows = 32;
 
+/// How the decode kernel is cut into blocks. What changes no bit: the benchmark compares, callers leave the
+/// default.
+struct LinearTuning {
+  uint8_t blocks_per_sm =
+      1;                    ///< 1: up to 24 warps a block; 2: up to 16, half the registers and shared memory.
+  uint8_t grid_blocks = 1;  ///< Blocks started for each multiprocessor, at most blocks_per_sm.
+  uint8_t min_cluster = 2;  ///< 1, 2 or 4 blocks to a tile, where they have room for x.
+};
+
 /// One matrix of a launch.
 struct LinearDeviceCall {
   const std::byte* weights;
@@ -47,6 +56,11 @@ struct LinearLaunch {
   int chunks_per_segment;
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
+  LinearTuning tuning;
+  /// Bytes that a later launch will read, brought to L2 once this one has asked for all of its weights; or
+  /// null.
+  const std::byte* prefetch;
+  int64_t prefetch_bytes;
 };
 
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.

@@ -64,6 +64,11 @@ __device__ __forceinline__ void bulk_copy(uint32_t shared, const void* global, u
                : "memory");
 }
 
+/// Brings `bytes` (a multiple of 16, the address aligned to 16) to L2. A hint: nothing waits for it.
+__device__ __forceinline__ void prefetch_l2(const void* global, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 /// The address, in the cluster's window, of block `rank`'s variable at the place of this block's `pointer`.
 __device__ __forceinline__ uint32_t cluster_address(const void* pointer, uint32_t rank) {
   uint32_t address;
