@@ -85,7 +85,7 @@ struct DeviceInput : DeviceCopy {
 template <class T>
 class DeviceVector {
  public:
-  explicit DeviceVector(const std::vector<T>& values) {
+  explicit DeviceVector(const std::vector<T>& values) : count_(values.size()) {
     check_cuda(cudaMalloc(&data_, std::max<size_t>(values.size(), 1) * sizeof(T)));
     check_cuda(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
@@ -93,8 +93,14 @@ class DeviceVector {
   DeviceVector(const DeviceVector&) = delete;
   DeviceVector& operator=(const DeviceVector&) = delete;
   const T* data() const { return data_; }
+  std::vector<T> download() const {
+    std::vector<T> values(count_);
+    check_cuda(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+  }
 
  private:
+  size_t count_;
   T* data_ = nullptr;
 };
 
