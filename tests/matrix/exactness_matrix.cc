@@ -152,7 +152,7 @@ class Column {
     alone.load.device = arguments_.device;
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(alone));
     workload_ = make_workload(loaded->model->spec(), arguments_.max_tokens);
-    TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_));
+    TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_, {}));
     for (const Recording& recording : expected_) {
       if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
     }
@@ -166,25 +166,38 @@ class Column {
   Outcome run(const Variation& variation) {
     if (!why_not_run(variation, arguments_).empty()) return Outcome::kNotRun;
     const Result<std::shared_ptr<LoadedModel>> loaded = load(variation);
-    if (!loaded.ok()) return note(Outcome::kFailed, variation, loaded.status().message());
+    if (!loaded.ok()) return note(Outcome::kFailed, variation.name, loaded.status().message());
     if (const std::string other = backend_difference(variation.load, (*loaded)->ops->info());
         !other.empty()) {
-      return note(Outcome::kFailed, variation, other);
+      return note(Outcome::kFailed, variation.name, other);
     }
-    const auto found = run_variation(variation, *loaded, workload_);
-    if (!found.ok()) return note(Outcome::kFailed, variation, found.status().message());
-    for (size_t i = 0; i < expected_.size(); ++i) {
-      if (const auto difference = first_difference(expected_[i], (*found)[i])) {
-        return note(Outcome::kDifferent, variation, fmt::format("request {}: {}", i, *difference));
-      }
+    if (variation.guesser == Guesser::kNobody) return compare(variation, variation.name, *loaded);
+    Outcome outcome = Outcome::kSame;
+    for (const int64_t width : variation.widths) {
+      Variation of_width = variation;
+      of_width.engine.draft_max = width;
+      outcome = compare(of_width, fmt::format("{}, {} guesses", variation.name, width), *loaded);
+      if (outcome != Outcome::kSame) break;
     }
-    return Outcome::kSame;
+    return outcome;
   }
 
   const std::string& name() const { return model_.name; }
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  Outcome compare(const Variation& variation, const std::string& name,
+                  const std::shared_ptr<LoadedModel>& loaded) {
+    const auto found = run_variation(variation, loaded, workload_, expected_);
+    if (!found.ok()) return note(Outcome::kFailed, name, found.status().message());
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      if (const auto difference = first_difference(expected_[i], (*found)[i])) {
+        return note(Outcome::kDifferent, name, fmt::format("request {}: {}", i, *difference));
+      }
+    }
+    return Outcome::kSame;
+  }
+
   Result<std::shared_ptr<LoadedModel>> load(const Variation& variation) {
     const LoadOptions& wish = variation.load;
     const std::string key =
@@ -199,8 +212,8 @@ class Column {
     return loaded_;
   }
 
-  Outcome note(Outcome outcome, const Variation& variation, std::string_view what) {
-    notes_.push_back(fmt::format("{}, {}: {}", name(), variation.name, what));
+  Outcome note(Outcome outcome, std::string_view variation, std::string_view what) {
+    notes_.push_back(fmt::format("{}, {}: {}", name(), variation, what));
     return outcome;
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "drafters/tape.h"
 #include "engine/kv_pages.h"
 #include "engine/state_slots.h"
 #include "tests/support/reply_collector.h"
@@ -23,15 +24,76 @@ std::vector<int32_t> make_prompt(int64_t num_tokens, int64_t vocab_size, uint64_
   return prompt;
 }
 
+/// What a variation is run on.
+struct Setting {
+  const std::shared_ptr<LoadedModel>& model;
+  const std::vector<Request>& workload;
+  const std::vector<Recording>& expected;
+};
+
+/// The reply that the baseline gave to a request; nothing for requests that are company.
+const std::vector<int32_t>* known_reply(const Setting& setting, const Request& request) {
+  for (size_t i = 0; i < setting.expected.size(); ++i) {
+    const Request& known = setting.workload[i];
+    if (known.prompt == request.prompt && known.max_tokens == request.max_tokens)
+      return &setting.expected[i].tokens;
+  }
+  return nullptr;
+}
+
+/// The guesser's options; the workload and the replies must outlive the engine.
+EngineOptions engine_options(const Variation& variation, const Setting& setting) {
+  EngineOptions options = variation.engine;
+  if (variation.guesser == Guesser::kNobody) return options;
+  options.draft = variation.guesser == Guesser::kLookupMeasured ? DraftMode::kAuto : DraftMode::kLookup;
+  if (variation.guesser != Guesser::kTape && variation.guesser != Guesser::kAdversary) return options;
+  const bool is_right = variation.guesser == Guesser::kTape;
+  options.make_drafter = [setting, is_right](const Request& request) -> std::unique_ptr<Drafter> {
+    const std::vector<int32_t>* reply = known_reply(setting, request);
+    if (reply == nullptr) return nullptr;
+    const int64_t prompt_tokens = std::ssize(request.prompt);
+    if (is_right) return std::make_unique<TapeDrafter>(prompt_tokens, *reply);
+    return std::make_unique<AdversaryDrafter>(prompt_tokens, *reply, setting.model->model->spec().vocab_size,
+                                              /*num_right=*/-1);
+  };
+  return options;
+}
+
+/// What guesses came to, over the engines of a variation.
+struct GuessCounts {
+  int64_t rounds = 0, guessed = 0, right = 0;
+  void add(const EngineStats& stats) {
+    rounds += stats.draft_rounds;
+    guessed += stats.draft_tokens;
+    right += stats.draft_accepted_tokens;
+  }
+};
+
+/// A row counts only if its guesser guessed, and as well as its name says.
+Status check_guesses(const Variation& variation, const GuessCounts& counts) {
+  const auto fails = [&](const char* expected) {
+    return make_error(StatusCode::kInternal, "of {} guesses in {} passes {} were right, expected {}",
+                      counts.guessed, counts.rounds, counts.right, expected);
+  };
+  // What a random model repeats is chance, and what pays depends on the machine.
+  if (variation.guesser != Guesser::kTape && variation.guesser != Guesser::kAdversary) return {};
+  if (counts.rounds == 0) return fails("some");
+  if (variation.guesser == Guesser::kTape && counts.right != counts.guessed) return fails("all");
+  const bool may_be_right = variation.engine.draft_max > 1;
+  if (variation.guesser == Guesser::kAdversary &&
+      (counts.right >= counts.guessed || (counts.right > 0) != may_be_right))
+    return fails("some but not all, or with one a pass none");
+  return {};
+}
+
 /// One engine, the recorder that watches it, and how a variation changes what is asked.
 class EngineRun {
  public:
-  static Result<std::unique_ptr<EngineRun>> create(const std::shared_ptr<LoadedModel>& model,
-                                                   const Variation& variation) {
+  static Result<std::unique_ptr<EngineRun>> create(const Setting& setting, const Variation& variation) {
     auto engine_run = std::unique_ptr<EngineRun>(new EngineRun(variation));
-    EngineOptions options = variation.engine;
+    EngineOptions options = engine_options(variation, setting);
     options.observer = &engine_run->recorder_;
-    TF_ASSIGN_OR_RETURN(engine_run->engine_, Engine::create(model, options));
+    TF_ASSIGN_OR_RETURN(engine_run->engine_, Engine::create(setting.model, options));
     return engine_run;
   }
 
@@ -68,14 +130,16 @@ class EngineRun {
 
 using Recordings = std::vector<Recording>;
 
-Result<Recordings> run_alone(const std::shared_ptr<LoadedModel>& model, const Variation& variation,
-                             const std::vector<Request>& workload) {
+Result<Recordings> run_alone(const Setting& setting, const Variation& variation) {
   Recordings recordings;
-  for (const Request& request : workload) {
-    TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(model, variation));
+  GuessCounts guesses;
+  for (const Request& request : setting.workload) {
+    TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(setting, variation));
     TF_ASSIGN_OR_RETURN(Recording recording, engine_run->ask(request));
     recordings.push_back(std::move(recording));
+    guesses.add(engine_run->engine().stats());
   }
+  TF_RETURN_IF_ERROR(check_guesses(variation, guesses));
   return recordings;
 }
 
@@ -223,6 +287,28 @@ std::vector<Variation> all_variations() {
   add("cancelled and asked again", Company::kCancelled);
   add("restarted").is_restarted = true;
   add("logprobs toggled").toggle_logprobs = true;
+  const auto add_drafts = [&](std::string name, Guesser guesser, std::vector<int64_t> widths,
+                              Company company = Company::kAlone) -> Variation& {
+    Variation& v = add(std::move(name), company);
+    v.guesser = guesser;
+    v.widths = std::move(widths);
+    return v;
+  };
+  const std::vector<int64_t> all_widths = {1, 2, 3, 4, 5, 6, 7, 8};
+  add_drafts("drafts: lookup", Guesser::kLookup, all_widths);
+  add_drafts("drafts: lookup, as measured", Guesser::kLookupMeasured, {8});
+  add_drafts("drafts: always right", Guesser::kTape, all_widths);
+  add_drafts("drafts: wrong at each place", Guesser::kAdversary, all_widths);
+  Variation& defined = add_drafts("drafts: wrong, reference ops", Guesser::kAdversary, {3});
+  defined.load.use_reference_ops = true;
+  defined.is_slow = true;
+  add_drafts("drafts: right, together", Guesser::kTape, {2, 8}, Company::kTogether);
+  add_drafts("drafts: wrong, together, chunks of 7", Guesser::kAdversary, {3, 8}, Company::kTogether)
+      .engine.pass_tokens = 7;
+  add_drafts("drafts: lookup, among 15 others", Guesser::kLookup, {5}, Company::kCrowd);
+  add_drafts("drafts: wrong, among 15 others", Guesser::kAdversary, {5}, Company::kCrowd);
+  add_drafts("drafts: wrong, preempted", Guesser::kAdversary, {4}, Company::kTogether).must_preempt = true;
+  add_drafts("drafts: wrong, cancelled, asked again", Guesser::kAdversary, {6}, Company::kCancelled);
   return rows;
 }
 
@@ -248,16 +334,21 @@ std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens) {
 
 Result<std::vector<Recording>> run_variation(const Variation& variation,
                                              const std::shared_ptr<LoadedModel>& model,
-                                             const std::vector<Request>& workload) {
-  if (variation.company == Company::kAlone) return run_alone(model, variation, workload);
+                                             const std::vector<Request>& workload,
+                                             const std::vector<Recording>& expected) {
+  const Setting setting{model, workload, expected};
+  if (variation.company == Company::kAlone) return run_alone(setting, variation);
   Variation changed = variation;
   if (variation.must_preempt)
     changed.engine.kv_memory_bytes = smallest_kv_bytes(*model, workload, changed.engine.max_sequences);
-  TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(model, changed));
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(setting, changed));
   TF_ASSIGN_OR_RETURN(Recordings recordings, run_in_one_engine(*engine_run, variation.company, workload));
   if (variation.must_preempt && engine_run->engine().stats().preemptions == 0) {
     return make_error(StatusCode::kInternal, "nothing was preempted");
   }
+  GuessCounts guesses;
+  guesses.add(engine_run->engine().stats());
+  TF_RETURN_IF_ERROR(check_guesses(variation, guesses));
   return recordings;
 }
 

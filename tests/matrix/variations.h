@@ -21,6 +21,15 @@ enum class Company {
   kCancelled,  ///< Each is asked, cancelled after three tokens, and asked again.
 };
 
+/// Who guesses tokens.
+enum class Guesser {
+  kNobody,
+  kLookup,
+  kLookupMeasured,  ///< As many guesses as are measured to pay: EngineOptions' kAuto.
+  kTape,            ///< Right each time.
+  kAdversary,       ///< Wrong at the first, the second, ... guess of each proposal in turn, right after it.
+};
+
 struct Variation {
   std::string name;
   Company company = Company::kAlone;
@@ -29,6 +38,8 @@ struct Variation {
   bool is_restarted = false;  ///< The model is loaded anew.
   bool must_preempt =
       false;  ///< KV memory is as small as it can be; a run without a preemption proves nothing.
+  Guesser guesser = Guesser::kNobody;
+  std::vector<int64_t> widths = {};  ///< With a guesser: most guesses of a pass, each in a run of its own.
   bool toggle_logprobs = false;  ///< Requests that ask for log-probabilities do not, and the other way round.
   bool is_slow = false;          ///< Left out of runs on large models unless asked for.
   std::string not_run;           ///< Why this machine cannot run it; empty: it can.
@@ -44,10 +55,13 @@ std::vector<Variation> all_variations();
 /// without log-probabilities, seeds and end-of-sequence tokens; replies of up to max_tokens tokens.
 std::vector<Request> make_workload(const ModelSpec& spec, int64_t max_tokens);
 
-/// Asks the workload of the model and records each reply, in the order of the workload. Errors: the engine
-/// did not start or refused a request, or nothing was preempted where it had to be.
+/// Asks the workload of the model and records each reply, in the order of the workload. `expected`: the
+/// replies of the baseline, for guessers that know them; empty for the baseline itself. Errors: the engine
+/// did not start or refused a request, nothing was preempted where it had to be, or guesses were not right or
+/// wrong as they had to be.
 Result<std::vector<Recording>> run_variation(const Variation& variation,
                                              const std::shared_ptr<LoadedModel>& model,
-                                             const std::vector<Request>& workload);
+                                             const std::vector<Request>& workload,
+                                             const std::vector<Recording>& expected);
 
 }  // namespace tensorfold
