@@ -37,15 +37,21 @@ constexpr MlpActivation kActivations[] = {
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-LinearSpec affine4(int64_t out, int64_t in, int group) {
+LinearSpec affine(int bits, int64_t out, int64_t in, int group, DType scales = DType::kBF16) {
   return {.out = out,
           .in = in,
           .format = WeightFormat::kAffine,
-          .dtype = DType::kBF16,
-          .bits = 4,
+          .dtype = scales,
+          .bits = bits,
           .group_size = group};
 }
-LinearSpec dense(int64_t out, int64_t in) { return {.out = out, .in = in}; }
+LinearSpec affine4(int64_t out, int64_t in, int group) { return affine(4, out, in, group); }
+LinearSpec mxfp4(int64_t out, int64_t in) {
+  return {.out = out, .in = in, .format = WeightFormat::kMxfp4, .bits = 4, .group_size = 32};
+}
+LinearSpec dense(int64_t out, int64_t in, DType dtype = DType::kBF16) {
+  return {.out = out, .in = in, .dtype = dtype, .bits = static_cast<int>(8 * dtype_bytes(dtype))};
+}
 
 /// One projection of all experts as Weights places it: each matrix, then its bias, at one stride.
 class Projection {
@@ -276,7 +282,128 @@ const Shape kShapes[] = {
     {.num_experts = 5, .into = affine4(256, 640, 128), .out_of = affine4(640, 256, 128)},
     {.num_experts = 6, .into = dense(200, 1000), .out_of = dense(1000, 200)},
     {.num_experts = 11, .into = affine4(64, 1088, 64), .out_of = dense(1088, 64)},
+    {.num_experts = 6, .into = mxfp4(224, 160), .out_of = mxfp4(160, 224)},
+    {.num_experts = 5, .into = mxfp4(64, 1120), .out_of = affine(8, 1120, 64, 32)},
+    {.num_experts = 5, .into = affine(2, 128, 576, 64), .out_of = affine(3, 576, 128, 128)},
+    {.num_experts = 5, .into = affine(5, 256, 640, 128), .out_of = affine(6, 640, 256, 64)},
+    {.num_experts = 5, .into = affine(8, 192, 320, 64), .out_of = affine(5, 320, 192, 32)},
+    {.num_experts = 5,
+     .into = affine(4, 96, 160, 32, DType::kF16),
+     .out_of = affine(8, 160, 96, 32, DType::kF16)},
+    {.num_experts = 5,
+     .into = affine(4, 128, 192, 64, DType::kF32),
+     .out_of = affine(6, 192, 128, 64, DType::kF32)},
+    {.num_experts = 5, .into = dense(120, 200, DType::kF16), .out_of = dense(200, 120, DType::kF32)},
 };
+
+// What the host decides: no device is needed.
+
+/// A call on addresses that nobody reads: experts `stride` bytes apart, down after up after gate.
+struct UnreadCall {
+  std::vector<LinearWeight> gate, up, down;
+  ExpertsCall call;
+
+  UnreadCall(int64_t rows, int64_t k, int64_t num_experts, const LinearSpec& into, const LinearSpec& out_of,
+             int64_t stride) {
+    int64_t at = 4096;
+    for (auto [list, spec] : {std::pair(&gate, &into), {&up, &into}, {&down, &out_of}}) {
+      for (int64_t e = 0; e < num_experts; ++e, at += stride)
+        list->push_back({*spec, address<std::byte>(at), address<float>(at + stride / 2)});
+    }
+    call = {.out = View(address<float>(4096), DType::kF32, {rows, out_of.out}),
+            .x = View(address<bf16>(4096), DType::kBF16, {rows, into.in}),
+            .expert_ids = View(address<int32_t>(4096), DType::kI32, {rows, k}),
+            .expert_weights = View(address<float>(4096), DType::kF32, {rows, k}),
+            .weights = {num_experts, gate, up, down}};
+  }
+  template <class T>
+  static T* address(int64_t at) {
+    return reinterpret_cast<T*>(at);
+  }
+};
+
+TEST(CudaExpertsLaunchTest, FindsExpertsByTheirStrideAndRefusesOthers) {
+  UnreadCall unread(3, 2, 5, affine4(64, 128, 64), affine4(128, 64, 64), 8192);
+  const ExpertsLaunch launch = experts_launch(unread.call, nullptr);
+  EXPECT_EQ(launch.gate.stride_bytes, 8192);
+  EXPECT_EQ(launch.down.data, unread.down[0].data);
+  EXPECT_EQ(launch.down.bias, unread.down[0].bias);
+  EXPECT_EQ(launch.into.chunks, 2);
+  EXPECT_EQ(launch.out_of.tiles, 8);
+  unread.up.back().data += 256;
+  EXPECT_DEATH(experts_launch(unread.call, nullptr), "not in a row");
+  unread.up.back().data -= 256;
+  unread.down.back().bias = nullptr;
+  EXPECT_DEATH(experts_launch(unread.call, nullptr), "not in a row");
+}
+
+TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {
+  const auto kind = [](int64_t rows, ExpertsKernel kernel) {
+    const UnreadCall unread(rows, 8, 256, affine4(512, 2048, 64), affine4(2048, 512, 64), int64_t{1} << 20);
+    return experts_launch(unread.call, nullptr, kernel).kind;
+  };
+  EXPECT_EQ(kind(1, ExpertsKernel::kAuto), ExpertTasks::kOneRow);
+  EXPECT_EQ(kind(2, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(256, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(257, ExpertsKernel::kAuto), ExpertTasks::kManyRows);
+  EXPECT_EQ(kind(8192, ExpertsKernel::kFewRows), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(1, ExpertsKernel::kManyRows), ExpertTasks::kManyRows);
+  // Eight rows of 16,384 columns do not fit in shared memory.
+  const UnreadCall wide(9, 2, 4, affine4(64, 16384, 64), affine4(16384, 64, 64), int64_t{1} << 20);
+  EXPECT_EQ(experts_launch(wide.call, nullptr, ExpertsKernel::kFewRows).task_rows, 4);
+}
+
+TEST(CudaExpertsLaunchTest, ScratchHoldsItsPartsApart) {
+  for (const int64_t rows : {1, 2, 70, 9000}) {
+    for (const ExpertsKernel kernel : kKernels) {
+      const UnreadCall unread(rows, 6, 40, affine4(200, 128, 64), affine4(128, 200 / 8 * 8 - 8, 64),
+                              int64_t{1} << 20);
+      const int64_t bytes = experts_scratch_bytes(unread.call, kernel);
+      std::byte* begin = UnreadCall::address<std::byte>(int64_t{1} << 30);
+      const ExpertsLaunch launch = experts_launch(unread.call, begin, kernel);
+      const int64_t pairs = int64_t{launch.block_rows} * 6;
+      std::vector<std::pair<int64_t, int64_t>> parts;  // Offset, bytes.
+      const auto add = [&](const void* part, int64_t size) {
+        if (part != nullptr) parts.emplace_back(static_cast<const std::byte*>(part) - begin, size);
+      };
+      add(launch.product, pairs * launch.product_stride * 2);
+      add(launch.num_tasks, 4);
+      add(launch.tasks, max_expert_tasks(pairs, 40, launch.task_rows) * int64_t{sizeof(ExpertTask)});
+      add(launch.pairs, pairs * 4);
+      add(launch.down_sums, pairs * launch.down_stride * 4);
+      std::sort(parts.begin(), parts.end());
+      int64_t end = 0;
+      for (const auto& [offset, size] : parts) {
+        EXPECT_GE(offset, end);
+        EXPECT_EQ(offset % 256, 0);
+        end = offset + size;
+      }
+      EXPECT_LE(end, bytes);
+      EXPECT_LE(launch.down_stride * 4 * pairs, int64_t{16384} * 4 * 132);
+    }
+  }
+}
+
+TEST(CudaExpertsLaunchTest, NoDistributionOfPairsMakesMoreTasksThanThereIsRoomFor) {
+  std::mt19937 random(3);
+  int64_t full = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const int num_experts = 1 + static_cast<int>(random() % 12), task_rows = 1 << (random() % 7);
+    std::vector<int64_t> counts(static_cast<size_t>(num_experts));
+    int64_t pairs = 0, tasks = 0;
+    for (int64_t& count : counts) {
+      count = random() % 3 == 0
+                  ? 0
+                  : static_cast<int64_t>(random() % 3) * task_rows + static_cast<int64_t>(random() % 3);
+      pairs += count;
+      tasks += (count + task_rows - 1) / task_rows;
+    }
+    const int bound = max_expert_tasks(pairs, num_experts, task_rows);
+    ASSERT_LE(tasks, bound) << pairs << " pairs, " << num_experts << " experts, tasks of " << task_rows;
+    full += tasks == bound ? 1 : 0;
+  }
+  EXPECT_GT(full, 100) << "the bound is loose";
+}
 
 TEST_F(CudaExpertsTest, EqualsLinearPerExpertForAnyRows) {
   uint32_t seed = 1;
