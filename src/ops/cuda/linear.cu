@@ -141,20 +141,23 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
                                          int lane) {
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
-    float4 v[8];
-    v[0] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
-#pragma unroll
-    for (int i = 1; i < 8; ++i) {
-      if (i < count)
-        v[i] = *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
-    }
+    const auto other = [&](int i) {
+      return *reinterpret_cast<const float4*>(others + ((i - 1) * kRowTiles + r) * kSumBytes + lane * 16);
+    };
     const auto add = [](float4 a, float4 b) {
       return float4{__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
     };
-    float4 total = v[0];
-    if (count >= 2) total = add(total, v[1]);
-    if (count >= 4) total = add(total, add(v[2], v[3]));
-    if (count == 8) total = add(total, add(add(v[4], v[5]), add(v[6], v[7])));
+    // Loads stay between the fences: all at once would need more registers than there are.
+    const auto fence = [] { asm volatile("" ::: "memory"); };
+    float4 total = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+    if (count >= 2) total = add(total, other(1));
+    if (count >= 4) fence(), total = add(total, add(other(2), other(3)));
+    if (count == 8) {
+      fence();
+      const float4 left = add(other(4), other(5));
+      fence();
+      total = add(total, add(left, add(other(6), other(7))));
+    }
     sum[r][0] = total.x, sum[r][1] = total.y, sum[r][2] = total.z, sum[r][3] = total.w;
   }
 }
@@ -269,6 +272,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
   const int first_row = blockIdx.y * plan.rows;
 
   constexpr int kUnitChunks = Layout::kUnitChunks;
+  constexpr int kUnroll = kBlocksPerSm == 1 && !Layout::kKeepsIntegers ? 2 : 1;
   const int begin = min((rank * plan.segments + segment) * p.chunks_per_segment, p.chunks);
   const int length = (min(begin + p.chunks_per_segment, p.chunks) - begin) / kUnitChunks;
   const int first_tile = slot * clusters + cluster, stride = slots * clusters;
@@ -344,7 +348,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
     for (int left = length; left > 0; left -= plan.stage_units) {
       mbarrier_wait(full, phase);
       uint32_t unit = stage;
-#pragma unroll 2
+#pragma unroll kUnroll
       for (int i = min(plan.stage_units, left); i > 0; --i) {
 #pragma unroll
         for (int c = 0; c < kUnitChunks; ++c) {
