@@ -1,10 +1,15 @@
-// Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for few rows,
-// the library's matrix product is measured beside it by bench/cuda_limits.py for many.
+// Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for
+// few rows; the library's matrix product is measured beside it by bench/cuda_limits.py for many.
+//
+// With "variants" as an argument: the ways to cut the decode kernel into blocks (LinearTuning), and bringing
+// the next matrix to L2, compared in one run; their bits are equal (checked).
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ops/cuda/linear.h"
@@ -38,79 +43,189 @@ double median_ms(int repeats, const Call& call) {
 double copy_gb_per_s() {
   constexpr size_t kBytes = size_t{2} << 30;
   DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms = median_ms(10, [&](int) { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
+  const double ms =
+      median_ms(10, [&](int) { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
   return 2.0 * kBytes / ms / 1e6;
 }
 
-LinearSpec spec_of(int64_t out, int64_t in, int group) {
-  if (group == 0) return {.out = out, .in = in};
-  return {.out = out, .in = in, .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 4, .group_size = group};
+/// A format as the CSV names it.
+struct Format {
+  const char* name;
+  LinearSpec spec;  ///< Of out and in 0.
+  LinearSpec sized(int64_t out, int64_t in) const {
+    LinearSpec s = spec;
+    s.out = out, s.in = in;
+    return s;
+  }
+};
+constexpr LinearSpec affine(int bits, int group, DType dtype = DType::kBF16) {
+  return {.format = WeightFormat::kAffine, .dtype = dtype, .bits = bits, .group_size = group};
 }
+const Format kAffine4{"affine4g64", affine(4, 64)}, kAffine4G32{"affine4g32", affine(4, 32)},
+    kAffine4F16{"affine4g64-f16", affine(4, 64, DType::kF16)}, kAffine2{"affine2g64", affine(2, 64)},
+    kAffine3{"affine3g64", affine(3, 64)}, kAffine5{"affine5g64", affine(5, 64)},
+    kAffine6{"affine6g64", affine(6, 64)}, kAffine8{"affine8g64", affine(8, 64)}, kBf16{"bf16", {}},
+    kF16{"f16", {.dtype = DType::kF16}},
+    kMxfp4{"mxfp4", {.format = WeightFormat::kMxfp4, .bits = 4, .group_size = 32}};
 
-/// `layers` copies of a matrix, so that repeated calls do not find it in L2, run as one graph.
-void bench_shape(int64_t out, int64_t in, int group, const std::vector<int64_t>& row_counts, double copy) {
-  const LinearSpec spec = spec_of(out, in, group);
-  const int64_t bytes = packed_bytes(spec);
-  const int layers = static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes, 1, 64));
-  DeviceArray<std::byte> weights(static_cast<size_t>(bytes * layers));
-  {
-    const RandomMatrix host(spec_of(std::min<int64_t>(out, 2048), in, group), 1);
+/// A way to run the product.
+struct Variant {
+  const char* name;
+  LinearKernel kernel = LinearKernel::kDecode;
+  LinearTuning tuning = {};
+  bool prefetches = false;  ///< The next copy of the matrix, up to kPrefetchBytes.
+};
+constexpr int64_t kPrefetchBytes = int64_t{20} << 20;
+const Variant kDecode{"decode"}, kWide{"wide", LinearKernel::kWide};
+const Variant kVariants[] = {
+    {"24warps", LinearKernel::kDecode, {1, 1, 2}, false},
+    {"24warps+l2", LinearKernel::kDecode, {1, 1, 2}, true},
+    {"24warps-nocluster", LinearKernel::kDecode, {1, 1, 1}, false},
+    {"24warps-nocluster+l2", LinearKernel::kDecode, {1, 1, 1}, true},
+    {"16warps-overlap", LinearKernel::kDecode, {2, 1, 1}, false},
+    {"16warps-overlap+l2", LinearKernel::kDecode, {2, 1, 1}, true},
+    {"2x16warps", LinearKernel::kDecode, {2, 2, 1}, false},
+    {"2x16warps+l2", LinearKernel::kDecode, {2, 2, 1}, true},
+    {"2x16warps-cluster+l2", LinearKernel::kDecode, {2, 2, 2}, true},
+};
+
+/// `layers` copies of a matrix, so that repeated calls do not find it in L2, and what they are multiplied by.
+class Product {
+ public:
+  Product(const Format& format, int64_t out, int64_t in, int64_t max_rows)
+      : format_(format),
+        spec_(format.sized(out, in)),
+        bytes_(packed_bytes(spec_)),
+        layers_(static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes_, 2, 64))),
+        weights_(static_cast<size_t>(bytes_ * layers_)),
+        x_(random_bf16(static_cast<size_t>(max_rows * in), 2)),
+        y_(static_cast<size_t>(max_rows * out)) {
+    const RandomMatrix host(format.sized(std::min<int64_t>(out, 512), in), 1);
     std::vector<std::byte> packed(static_cast<size_t>(packed_bytes(host.spec)));
     pack_linear(host.spec, host.source(), packed);
-    for (int64_t at = 0; at < bytes * layers; at += static_cast<int64_t>(packed.size()))
-      cuda_check(cudaMemcpy(weights.data() + at, packed.data(), std::min<int64_t>(packed.size(), bytes * layers - at),
-                            cudaMemcpyHostToDevice));
+    const int64_t all = bytes_ * layers_, part = static_cast<int64_t>(packed.size());
+    for (int64_t at = 0; at < all; at += part)
+      cuda_check(
+          cudaMemcpy(weights_.data() + at, packed.data(), std::min(part, all - at), cudaMemcpyHostToDevice));
+    cuda_check(cudaStreamCreate(&stream_));
   }
-  const int64_t max_rows = *std::max_element(row_counts.begin(), row_counts.end());
-  DeviceArray<bf16> x(random_bf16(static_cast<size_t>(max_rows * in), 2));
-  DeviceArray<float> y(static_cast<size_t>(max_rows * out));
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  for (int64_t rows : row_counts) {
-    for (LinearKernel kernel : {LinearKernel::kDecode, LinearKernel::kWide}) {
-      if (kernel == LinearKernel::kDecode ? rows > 64 : rows < 16) continue;
-      const View xv(x.data(), DType::kBF16, {rows, in});
-      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      for (int layer = 0; layer < layers; ++layer) {
-        const LinearCall call{.out = View(y.data(), DType::kF32, {rows, out}),
-                              .weight = {.spec = spec, .data = weights.data() + layer * bytes}};
-        linear(stream, xv, {&call, 1}, kernel);
+  ~Product() { cudaStreamDestroy(stream_); }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+
+  void measure(const Variant& variant, int64_t rows, double copy) {
+    cuda_check(cudaMemset(y_.data(), 0xff, y_.size() * sizeof(float)));
+    cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (int layer = 0; layer < layers_; ++layer) launch(variant, rows, layer);
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cuda_check(cudaStreamEndCapture(stream_, &graph));
+    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+    const double ms = median_ms(15, [&](int) { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers_;
+    cuda_check(cudaGraphExecDestroy(executable));
+    cuda_check(cudaGraphDestroy(graph));
+    check_bits(variant, rows);
+    const double gb_per_s = static_cast<double>(bytes_) / ms / 1e6;
+    const double tflops = 2.0 * static_cast<double>(spec_.out * spec_.in * rows) / ms / 1e9;
+    std::printf("linear,%s,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", format_.name,
+                static_cast<long long>(spec_.out), static_cast<long long>(spec_.in),
+                static_cast<long long>(rows), variant.name, ms * 1e3, gb_per_s, gb_per_s / copy, tflops);
+    std::fflush(stdout);
+  }
+
+ private:
+  void launch(const Variant& variant, int64_t rows, int layer) {
+    const View x(x_.data(), DType::kBF16, {rows, spec_.in});
+    const LinearCall call{.out = View(y_.data(), DType::kF32, {rows, spec_.out}),
+                          .weight = {.spec = spec_, .data = weights_.data() + layer * bytes_}};
+    for (LinearLaunch& launch : linear_launches(x, {&call, 1}, variant.kernel)) {
+      launch.tuning = variant.tuning;
+      if (variant.prefetches) {
+        launch.prefetch = weights_.data() + (layer + 1) % layers_ * bytes_;
+        launch.prefetch_bytes = std::min(bytes_, kPrefetchBytes);
       }
-      cudaGraph_t graph;
-      cudaGraphExec_t executable;
-      cuda_check(cudaStreamEndCapture(stream, &graph));
-      cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-      const double ms = median_ms(15, [&](int) { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
-      const double gb_per_s = static_cast<double>(bytes) / ms / 1e6;
-      const double tflops = 2.0 * static_cast<double>(out * in * rows) / ms / 1e9;
-      std::printf("%s,%lld,%lld,%d,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", "linear", (long long)out, (long long)in, group,
-                  (long long)rows, kernel == LinearKernel::kDecode ? "decode" : "wide", ms * 1e3, gb_per_s,
-                  gb_per_s / copy, tflops);
-      std::fflush(stdout);
-      cudaGraphExecDestroy(executable);
-      cudaGraphDestroy(graph);
+      launch_linear(stream_, launch);
     }
+  }
+  /// All variants of a product with these rows give the bits of the first one measured.
+  void check_bits(const Variant& variant, int64_t rows) {
+    std::vector<float> y(static_cast<size_t>(std::min<int64_t>(rows, 64) * spec_.out));
+    cuda_check(cudaMemcpy(y.data(), y_.data(), y.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    if (first_rows_ != rows) first_ = y, first_rows_ = rows;
+    if (std::memcmp(y.data(), first_.data(), y.size() * sizeof(float)) != 0)
+      std::printf("# WRONG BITS: %s, %lld rows, %s\n", format_.name, static_cast<long long>(rows),
+                  variant.name);
+  }
+
+  Format format_;
+  LinearSpec spec_;
+  int64_t bytes_;
+  int layers_;
+  DeviceArray<std::byte> weights_;
+  DeviceArray<bf16> x_;
+  DeviceArray<float> y_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<float> first_;
+  int64_t first_rows_ = 0;
+};
+
+constexpr int64_t kShapes[][2] = {{5120, 5120}, {17408, 5120}, {5120, 17408}, {1024, 5120}, {248320, 5120}};
+
+void bench_variants(double copy) {
+  for (const auto& [out, in] : kShapes) {
+    Product product(kAffine4, out, in, 8);
+    for (int64_t rows : {1, 8}) {
+      for (const Variant& variant : kVariants) product.measure(variant, rows, copy);
+    }
+  }
+  for (const Format& format : {kAffine8, kBf16}) {
+    Product product(format, 17408, 5120, 8);
+    for (int64_t rows : {1, 8}) {
+      for (const Variant& variant : kVariants) product.measure(variant, rows, copy);
+    }
+  }
+}
+
+void bench_decode(double copy) {
+  for (const Format& format : {kAffine4, kBf16}) {
+    for (const auto& [out, in] : kShapes) {
+      Product product(format, out, in, 16);
+      for (int64_t rows : {1, 2, 4, 8, 16}) product.measure(kDecode, rows, copy);
+    }
+  }
+  for (const Format& format :
+       {kMxfp4, kAffine8, kAffine6, kAffine5, kAffine3, kAffine2, kAffine4G32, kAffine4F16, kF16}) {
+    Product product(format, 17408, 5120, 8);
+    for (int64_t rows : {1, 8}) product.measure(kDecode, rows, copy);
+  }
+  Product head(kAffine8, 49152, 576, 1);  // SmolLM2's tied head.
+  head.measure(kDecode, 1, copy);
+}
+
+void bench_wide(double copy) {
+  for (const Format& format : {kAffine4, kAffine4G32, kBf16}) {
+    Product product(format, 17408, 5120, 8192), down(format, 5120, 17408, 8192);
+    for (int64_t rows : {32, 64, 128, 512, 2048, 8192}) {
+      if (rows <= 64) product.measure(kDecode, rows, copy);
+      product.measure(kWide, rows, copy);
+    }
+    for (int64_t rows : {512, 8192}) down.measure(kWide, rows, copy);
+  }
+  for (const Format& format : {kMxfp4, kAffine8, kAffine6, kF16}) {
+    Product product(format, 17408, 5120, 8192);
+    for (int64_t rows : {512, 8192}) product.measure(kWide, rows, copy);
   }
 }
 
 }  // namespace
 }  // namespace tensorfold::cuda
 
-int main() {
+int main(int argc, char** argv) {
   using namespace tensorfold::cuda;
   if (!have_device()) return std::fprintf(stderr, "cuda_linear_bench: no sm_90 device\n"), 1;
   const double copy = copy_gb_per_s();
-  std::printf("copy,%.0f GB/s\nop,out,in,group,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
-  const std::vector<int64_t> few = {1, 2, 4, 8, 16};
-  for (int group : {64, 0}) {
-    bench_shape(5120, 5120, group, few, copy);
-    bench_shape(17408, 5120, group, few, copy);
-    bench_shape(5120, 17408, group, few, copy);
-    bench_shape(1024, 5120, group, few, copy);
-  }
-  bench_shape(248320, 5120, 64, few, copy);
-  for (int group : {64, 32, 0}) {
-    bench_shape(17408, 5120, group, {32, 64, 128, 512, 2048, 8192}, copy);
-    bench_shape(5120, 17408, group, {512, 8192}, copy);
-  }
+  std::printf("copy,%.0f GB/s\nop,format,out,in,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
+  if (argc > 1 && std::string(argv[1]) == "variants") return bench_variants(copy), 0;
+  bench_decode(copy);
+  bench_wide(copy);
 }
