@@ -21,7 +21,7 @@ constexpr float kScale = 50.5f;
 /// Every format that linear() takes on CUDA, with short last chunks of columns.
 std::vector<LinearSpec> cuda_specs() {
   std::vector<LinearSpec> specs;
-  for (const int64_t groups : {1, 3, 5}) {
+  for (const int64_t groups : {1, 3}) {
     for (LinearSpec spec : all_specs(kVocabSize, groups)) {
       if (spec.format == WeightFormat::kFloat) spec.in = groups * 64 - 24;
       EXPECT_TRUE(cuda::check_linear(spec).ok()) << to_string(spec);
@@ -63,12 +63,13 @@ TEST(CudaPackedElement, IsTheCheckpointsElement) {
       const Table table(spec, 1, values);
       const Array expected = expected_rows(table, all_rows, DType::kF32, 1.0f);
       Array actual(DType::kF32, kVocabSize, spec.in);
+      const volatile float scale = 1.0f;  // A product that the compiler must compute, so that it flushes.
       ScopedFlushDenormals flush;
       for (int64_t row = 0; row < kVocabSize; ++row) {
         for (int64_t column = 0; column < spec.in; ++column) {
           const float element =
               cuda::packed_element(cuda::layout_of(spec), table.packed.data(), spec.in, row, column);
-          actual.set(row, column, element * 1.0f);
+          actual.set(row, column, element * scale);
         }
       }
       expect_same(actual, expected, to_string(spec));
