@@ -89,7 +89,7 @@ template <class Layout>
 __global__ void __launch_bounds__(kThreads, 2)
     experts_few_kernel(const __grid_constant__ ExpertsLaunch p, const ExpertStage stage) {
   extern __shared__ __align__(16) std::byte shared[];
-  __shared__ float sums[kLinearSegments][2][128];
+  __shared__ __align__(16) float sums[kLinearSegments][2][128];
   __shared__ int pairs[kLinearSegments][kFewTaskRows];  // A copy a warp.
   constexpr int kAhead = kChunksAhead<Layout> / 2;
   const bool is_gated = stage == ExpertStage::kGateUp, is_down = stage == ExpertStage::kDown;
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
 
-  // A thread an output, of gate and up both. Lane l's float i: row 2 (l % 4) + i % 2, output l / 4 + 8 (i /
-  // 2).
+  // A thread an output, of gate and up both. Lane l's float i: row 2 * (l % 4) + i % 2, output
+  // l / 4 + 8 * (i / 2).
   const int stream = threadIdx.x / 128, place = threadIdx.x % 128;
   const int row = place / 4 % 4 * 2 + place % 2,
             column = (stream == 0 ? tiles[0] : tiles[1]) * kLinearTileRows + place / 16 + place % 4 / 2 * 8;
