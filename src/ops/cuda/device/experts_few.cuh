@@ -40,20 +40,34 @@ __device__ __forceinline__ Segment segment_of_warp(const ExpertProduct& product)
 }
 
 /// Brings a segment's columns of `rows` rows to shared memory in operand order: per 32 columns [row][4
-/// lanes][two steps x (low pair, high pair)], zeros from column `in` on. A lane moves 8 columns of a row at a
-/// time: half a step. Every lane of the warp calls it.
+/// lanes][two steps x (low pair, high pair)], zeros from column `in` on. A lane moves pieces of 8 columns of
+/// a row, half a step, a few loads before their stores. Every lane of the warp calls it.
 template <class RowOf>
 __device__ __forceinline__ void stage_x(std::byte* to, int operand_bytes, int rows, const Segment& segment,
                                         int in, const RowOf& row_of) {
-  const int pieces = segment.length * 8;
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < rows * pieces; i += 32) {
-    const int row = i / pieces, piece = i - row * pieces,
-              column = segment.begin * kLinearChunkColumns + piece * 8;
-    uint4 v = {0, 0, 0, 0};
-    if (column < in) v = load_written(reinterpret_cast<const uint4*>(row_of(row) + column));
-    auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * operand_bytes + row * 64 + piece % 4 * 4);
-    words[0] = v.x, words[4] = v.y, words[8] = v.z, words[12] = v.w;
+  constexpr int kBatch = 4;
+  const int pieces = segment.length * 8, total = rows * pieces;
+  if (total == 0) return;
+  // i / pieces is the upper half of i times this, for i * pieces below 2^32.
+  const uint32_t reciprocal = 0xffffffffu / static_cast<uint32_t>(pieces) + 1;
+  for (int first = threadIdx.x % 32; first < total; first += 32 * kBatch) {
+    uint4 v[kBatch];
+    std::byte* at[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = min(first + 32 * j, total - 1);  // The last piece again, where there are no more.
+      const int row = static_cast<int>(__umulhi(static_cast<uint32_t>(i), reciprocal)),
+                piece = i - row * pieces;
+      const int column = segment.begin * kLinearChunkColumns + piece * 8;
+      v[j] = load_written(reinterpret_cast<const uint4*>(row_of(row) + (column < in ? column : 0)));
+      if (column >= in) v[j] = {0, 0, 0, 0};
+      at[j] = to + piece / 4 * operand_bytes + row * 64 + piece % 4 * 4;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      auto* words = reinterpret_cast<uint32_t*>(at[j]);
+      words[0] = v[j].x, words[4] = v[j].y, words[8] = v[j].z, words[12] = v[j].w;
+    }
   }
   __syncwarp();
 }
@@ -90,7 +104,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     experts_few_kernel(const __grid_constant__ ExpertsLaunch p, const ExpertStage stage) {
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ __align__(16) float sums[kLinearSegments][2][128];
-  __shared__ int pairs[kLinearSegments][kFewTaskRows];  // A copy a warp.
+  __shared__ int pairs[kLinearSegments][kFewTaskRows];  // A copy a warp, as of the rows of x.
+  __shared__ const __nv_bfloat16* rows[kLinearSegments][kFewTaskRows];
   constexpr int kAhead = kChunksAhead<Layout> / 2;
   const bool is_gated = stage == ExpertStage::kGateUp, is_down = stage == ExpertStage::kDown;
   const ExpertProduct& product = product_of(p, stage);
@@ -105,7 +120,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (is_down) wait_for_previous_kernel();
     return;
   }
-  if (lane < task.count) pairs[warp][lane] = pair_at(p, task, lane);
+  if (lane < task.count) {
+    const int pair = pair_at(p, task, lane);
+    pairs[warp][lane] = pair;
+    rows[warp][lane] = x_of_pair(p, stage, pair);
+  }
 
   // Two streams: gate and up, or two tiles, of which the last block's second may be its first again.
   const int first_tile = is_gated ? blockIdx.x : 2 * blockIdx.x;
@@ -129,8 +148,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int operand_bytes = expert_operand_bytes(p.task_rows);
   std::byte* x = shared + segment.begin * 2 * operand_bytes;
   __syncwarp();
-  stage_x(x, operand_bytes, task.count, segment, product.in,
-          [&](int row) { return x_of_pair(p, stage, pairs[warp][row]); });
+  stage_x(x, operand_bytes, task.count, segment, product.in, [&](int row) { return rows[warp][row]; });
 
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
   uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
