@@ -1,5 +1,7 @@
 // Checkpoint order to the layout of ops/cuda/linear_layout.h. Runs on the host while loading.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/bf16.h"
@@ -14,16 +16,6 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 
 int64_t num_tiles(const LinearSpec& spec) { return (spec.out + kLinearTileRows - 1) / kLinearTileRows; }
 
-/// Value `index` of a row in checkpoint order: bits index*n .. index*n + n - 1 of the row's bytes, lowest
-/// first. A value of at most 8 bits lies in two bytes.
-uint32_t source_integer(const std::byte* row, int64_t index, int bits) {
-  const int64_t first_bit = index * bits;
-  const auto shift = static_cast<int>(first_bit % 8);
-  auto value = static_cast<uint32_t>(row[first_bit / 8]);
-  if (shift + bits > 8) value |= static_cast<uint32_t>(row[first_bit / 8 + 1]) << 8;
-  return (value >> shift) & ((1u << bits) - 1);
-}
-
 void store_bf16(std::byte* to, float value) {
   // Not to_bf16(), which flushes: tensor cores keep denormals. Only ever exact values or denormal results.
   auto bits = std::bit_cast<uint32_t>(value);
@@ -36,7 +28,19 @@ void store_bf16(std::byte* to, float value) {
 class TilePacker {
  public:
   TilePacker(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source)
-      : spec_(spec), layout_(layout), source_(source) {}
+      : spec_(spec), layout_(layout), source_(source) {
+    for (int row = 0; row < kLinearTileRows; ++row) {
+      for (int column = 0; column < kLinearChunkColumns; ++column)
+        places_[static_cast<size_t>(row * kLinearChunkColumns + column)] = place_of(row, column);
+    }
+    for (int reg = 0; reg < 4; ++reg) {
+      for (int code = 0; code < 16; ++code) {
+        for (int b = 0; b < 4; ++b)
+          mxfp4_half_[static_cast<size_t>(reg)][static_cast<size_t>(code)] |=
+              static_cast<uint16_t>((code >> b & 1) << mxfp4_bit(reg, b));
+      }
+    }
+  }
 
   void pack(int64_t tile, std::byte* to) const {
     const int64_t first_row = tile * kLinearTileRows;
@@ -52,6 +56,50 @@ class TilePacker {
   }
 
  private:
+  /// Where an element lies in its chunk: its bytes, or the bits of its integer.
+  struct Place {
+    uint16_t offset;  ///< Bytes; of an integer's half word.
+    uint8_t shift;    ///< Of the integer in the half word, if it lies there in one piece.
+    bool is_in_pieces;
+    FragmentPlace fragment;
+  };
+
+  Place place_of(int row, int column) const {
+    const FragmentPlace at = fragment_place(row, column);
+    if (layout_.group_size == 0) return {static_cast<uint16_t>(float_offset(layout_.bits, at)), 0, false, at};
+    const FieldBit first = bit_of(at, 0);
+    Place place{static_cast<uint16_t>(half_word_offset(at, first)), static_cast<uint8_t>(first.bit), false,
+                at};
+    for (int b = 1; b < layout_.bits; ++b) {
+      const FieldBit bit = bit_of(at, b);
+      place.is_in_pieces |= bit.word != first.word || bit.bit != first.bit + b;
+    }
+    return place;
+  }
+  FieldBit bit_of(const FragmentPlace& at, int b) const {
+    if (layout_.format == LinearFormat::kMxfp4) return {at.step, mxfp4_bit(at.reg, b)};
+    return field_bit(layout_.bits, at.step * 4 + at.reg, b);
+  }
+  int half_word_offset(const FragmentPlace& at, const FieldBit& bit) const {
+    return word_offset(layout_.bits, at.lane, bit.word) + 2 * at.half;
+  }
+
+  static void or_half_word(std::byte* at, uint32_t bits) {
+    uint16_t half;
+    std::memcpy(&half, at, 2);
+    half = static_cast<uint16_t>(half | bits);
+    std::memcpy(at, &half, 2);
+  }
+  void put_integer(std::byte* chunk, const Place& place, uint32_t q) const {
+    if (layout_.format == LinearFormat::kMxfp4)
+      return or_half_word(chunk + place.offset, mxfp4_half_[static_cast<size_t>(place.fragment.reg)][q]);
+    if (!place.is_in_pieces) return or_half_word(chunk + place.offset, q << place.shift);
+    for (int b = 0; b < layout_.bits; ++b) {
+      const FieldBit bit = bit_of(place.fragment, b);
+      or_half_word(chunk + half_word_offset(place.fragment, bit), ((q >> b) & 1u) << bit.bit);
+    }
+  }
+
   std::byte* unit_of(std::byte* tile, int64_t column) const {
     return tile + column / layout_.unit_columns() * layout_.unit_bytes();
   }
@@ -60,40 +108,43 @@ class TilePacker {
     return unit_of(tile, column) + in_unit / kLinearChunkColumns * layout_.chunk_bytes();
   }
 
+  /// By pairs of columns, which lie together.
   void pack_float_row(int64_t source_row, int row, std::byte* tile) const {
-    const int64_t bytes = layout_.bits / 8;
-    const std::byte* from = source_.weight.data() + source_row * spec_.in * bytes;
-    for (int64_t column = 0; column < spec_.in; ++column, from += bytes) {
-      const FragmentPlace place = fragment_place(row, static_cast<int>(column % kLinearChunkColumns));
-      std::memcpy(chunk_of(tile, column) + float_offset(layout_.bits, place), from,
-                  static_cast<size_t>(bytes));
+    const int64_t pair_bytes = layout_.bits / 4, row_bytes = spec_.in * layout_.bits / 8;
+    const std::byte* from = source_.weight.data() + source_row * row_bytes;
+    for (int64_t first = 0; first < spec_.in; first += kLinearChunkColumns) {
+      std::byte* chunk = chunk_of(tile, first);
+      const Place* places = &places_[static_cast<size_t>(row * kLinearChunkColumns)];
+      const int64_t columns = std::min<int64_t>(kLinearChunkColumns, spec_.in - first);
+      for (int64_t i = 0; i < columns; i += 2, from += pair_bytes) {
+        if (pair_bytes == 4) {
+          std::memcpy(chunk + places[i].offset, from, 4);
+        } else {
+          std::memcpy(chunk + places[i].offset, from, 8);
+        }
+      }
     }
   }
 
-  /// Sets the bits of value q at `place` of a chunk. A run of a field's bits lies together except where bits
-  /// are gathered.
-  void put_integer(std::byte* chunk, const FragmentPlace& place, uint32_t q) const {
-    for (int b = 0; b < layout_.bits; ++b) {
-      if (((q >> b) & 1u) == 0) continue;
-      const FieldBit at = layout_.format == LinearFormat::kMxfp4
-                              ? FieldBit{place.step, mxfp4_bit(place.reg, b)}
-                              : field_bit(layout_.bits, place.step * 4 + place.reg, b);
-      const int bit = at.bit + 16 * place.half;
-      chunk[word_offset(layout_.bits, place.lane, at.word) + bit / 8] |= std::byte{1} << (bit % 8);
-    }
-  }
-
+  /// Eight columns at a time: they are `bits` whole bytes.
   void pack_integer_row(int64_t source_row, int row, std::byte* tile) const {
+    const auto bits = static_cast<size_t>(layout_.bits);
+    const uint64_t mask = (uint64_t{1} << bits) - 1;
     const std::byte* from = source_.weight.data() + source_row * spec_.in * layout_.bits / 8;
     const std::byte* block_scales = layout_.format == LinearFormat::kMxfp4
                                         ? source_.scales.data() + source_row * spec_.in / kMxfp4BlockSize
                                         : nullptr;
-    for (int64_t column = 0; column < spec_.in; ++column) {
-      uint32_t q = source_integer(from, column, layout_.bits);
+    std::byte* chunk = nullptr;
+    for (int64_t first = 0; first < spec_.in; first += 8, from += bits) {
+      if (first % kLinearChunkColumns == 0) chunk = chunk_of(tile, first);
+      uint64_t eight = 0;
+      std::memcpy(&eight, from, bits);
       // A scale that is no number is stored as infinity, and times zero that is no number either.
-      if (block_scales != nullptr && block_scales[column / kMxfp4BlockSize] == std::byte{255}) q = 0;
-      put_integer(chunk_of(tile, column), fragment_place(row, static_cast<int>(column % kLinearChunkColumns)),
-                  q);
+      if (block_scales != nullptr && block_scales[first / kMxfp4BlockSize] == std::byte{255}) eight = 0;
+      const Place* places =
+          &places_[static_cast<size_t>(row * kLinearChunkColumns + first % kLinearChunkColumns)];
+      for (int i = 0; i < 8; ++i, eight >>= bits)
+        put_integer(chunk, places[i], static_cast<uint32_t>(eight & mask));
     }
   }
 
@@ -121,6 +172,9 @@ class TilePacker {
   const LinearSpec& spec_;
   const LinearLayout& layout_;
   const LinearSource& source_;
+  std::array<Place, kLinearTileRows * kLinearChunkColumns> places_;
+  std::array<std::array<uint16_t, 16>, 4>
+      mxfp4_half_{};  ///< By register and code: its bits in the half word.
 };
 
 ScaleType scale_type_of(DType dtype) {
