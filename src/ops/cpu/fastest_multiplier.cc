@@ -15,7 +15,7 @@ namespace {
 
 /// A panel that is typical of what people serve, small enough for L1 and L2.
 constexpr LinearSpec kTypical{.out = kPanelOutputs,
-                              .in = 1024,
+                              .in = 512,
                               .format = WeightFormat::kAffine,
                               .dtype = DType::kBF16,
                               .bits = 4,
@@ -33,11 +33,12 @@ std::vector<Line> zeros(int64_t num_bytes) {
 /// Nanoseconds that the kernels take for a row, the least of some runs: others only lengthen a run.
 double ns_per_row(const LinearKernels& kernels) {
   using Clock = std::chrono::steady_clock;
+  const RowsKernel& kernel = kernels.many_rows;
   const LinearLayout layout(kTypical);
   const int64_t row_bytes = layout.padded_columns * dtype_bytes(kernels.x_dtype);
   const int64_t num_groups = kTypical.in / kTypical.group_size;
-  const std::vector<Line> panel = zeros(layout.panel_bytes), x = zeros(kernels.max_rows * row_bytes);
-  const std::vector<float> group_sums(static_cast<size_t>(kernels.max_rows * num_groups));
+  const std::vector<Line> panel = zeros(layout.panel_bytes), x = zeros(kernel.max_rows * row_bytes);
+  const std::vector<float> group_sums(static_cast<size_t>(kernel.max_rows * num_groups));
   alignas(64) float sums[kMaxKernelRows * kPanelOutputs];
   const PanelArgs args{.panel = panel.front().bytes,
                        .prefetch_end = panel.front().bytes + layout.panel_bytes,
@@ -51,14 +52,14 @@ double ns_per_row(const LinearKernels& kernels) {
                        .group_sums = group_sums.data(),
                        .group_sums_stride = num_groups,
                        .sums = sums,
-                       .num_rows = kernels.max_rows};
+                       .num_rows = kernel.max_rows};
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < kRounds; ++round) {
     const Clock::time_point start = Clock::now();
-    kernels.panel(args);
+    kernel.panel(args);
     best = std::min(best, std::chrono::duration<double, std::nano>(Clock::now() - start).count());
   }
-  return best / kernels.max_rows;
+  return best / kernel.max_rows;
 }
 
 }  // namespace

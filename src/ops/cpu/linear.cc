@@ -1,9 +1,9 @@
 // The loops of linear(): panels and rows, shared out to threads. The arithmetic is in the kernels
 // (linear_kernels.h), the activations come from linear_rows.h.
 //
-// A panel read from memory stays in L1 or L2 for a part of the rows, which go through a kernel up to eight at
-// a time. Each thread has a stretch of panels of its own, so that what it asks for ahead of time is what it
-// reads next; a thread that is done takes panels from the others.
+// A panel read from memory stays in L1 or L2 for a part of the rows, which go through a kernel as many at a
+// time as it takes. Each thread has a stretch of panels of its own, so that what it asks for ahead of time is
+// what it reads next; a thread that is done takes panels from the others.
 #include "ops/cpu/linear.h"
 
 #include <algorithm>
@@ -168,19 +168,21 @@ void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part,
   alignas(64) float sums[kMaxKernelRows * kPanelOutputs];
   const int64_t first_row = p.num_rows * row_part / p.row_parts;
   const int64_t num_rows = p.num_rows * (row_part + 1) / p.row_parts - first_row;
-  const int64_t num_calls = ceil_div(num_rows, p.kernels.max_rows);
+  const RowsKernel& kernel =
+      num_rows <= p.kernels.few_rows.max_rows ? p.kernels.few_rows : p.kernels.many_rows;
+  const int64_t num_calls = ceil_div(num_rows, kernel.max_rows);
   for (int64_t i = 0; i < num_calls; ++i) {
     const int64_t row = first_row + num_rows * i / num_calls,
                   row_end = first_row + num_rows * (i + 1) / num_calls;
-    p.kernels.panel({.panel = p.panel(panel),
-                     .prefetch_end = prefetch_end,
-                     .shape = p.shape,
-                     .x = p.x + row * p.x_stride_bytes,
-                     .x_stride_bytes = p.x_stride_bytes,
-                     .group_sums = p.group_sums == nullptr ? nullptr : p.group_sums + row * p.num_groups,
-                     .group_sums_stride = p.num_groups,
-                     .sums = sums,
-                     .num_rows = static_cast<int>(row_end - row)});
+    kernel.panel({.panel = p.panel(panel),
+                  .prefetch_end = prefetch_end,
+                  .shape = p.shape,
+                  .x = p.x + row * p.x_stride_bytes,
+                  .x_stride_bytes = p.x_stride_bytes,
+                  .group_sums = p.group_sums == nullptr ? nullptr : p.group_sums + row * p.num_groups,
+                  .group_sums_stride = p.num_groups,
+                  .sums = sums,
+                  .num_rows = static_cast<int>(row_end - row)});
     finish_rows(p, panel, row, row_end - row, sums);
   }
 }

@@ -345,8 +345,8 @@ PanelKernel panel_kernel(const LinearSpec& spec) {
 }  // namespace
 
 LinearKernels linear_kernels_avx512bf16(const LinearSpec& spec) {
-  return {
-      .x_dtype = DType::kBF16, .panel = panel_kernel(spec), .max_rows = kMaxRows, .group_sums = group_sums};
+  const RowsKernel kernel{panel_kernel(spec), kMaxRows};
+  return {.x_dtype = DType::kBF16, .few_rows = kernel, .many_rows = kernel, .group_sums = group_sums};
 }
 
 }  // namespace tensorfold::cpu

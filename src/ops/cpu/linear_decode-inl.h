@@ -52,6 +52,25 @@ TF_INLINE inline V to_floats(hn::Vec<DU> integers) {
   return hn::ConvertTo(D(), hn::BitCast(hn::RebindToSigned<D>(), integers));
 }
 
+#if HWY_TARGET == HWY_AVX3
+/// A register of a table of 16 by the low four bits of each word: one instruction, which does not mind the
+/// bits above them.
+TF_INLINE inline V look_up(const float* table, hn::Vec<DU> words) {
+  return hn::TableLookupLanes(hn::Load(D(), table), hn::Indices512<float>{words.raw});
+}
+
+/// 0 .. 2^kBits - 1, repeated.
+template <int kBits>
+struct IntegerTable {
+  alignas(64) float value[16];
+  constexpr IntegerTable() : value() {
+    for (int i = 0; i < 16; ++i) value[i] = static_cast<float>(i % (1 << kBits));
+  }
+};
+template <int kBits>
+inline constexpr IntegerTable<kBits> kIntegers;
+#endif
+
 /// Integers of kWidth bits, in groups with biases.
 template <int kWidth>
 struct Integers {
@@ -61,6 +80,10 @@ struct Integers {
   /// The kField-th whole field of a vector's words, of the even (kColumn 0) or odd (1) column.
   template <int kField, int kColumn>
   static TF_INLINE inline V field(hn::Vec<DU> words) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kBits <= 4)
+      return look_up(kIntegers<kBits>.value, hn::ShiftRight<16 * kColumn + kField * kBits>(words));
+#endif
     if constexpr (field_inversion(kBits) != 0)
       words = hn::Xor(words, hn::Set(DU(), field_inversion(kBits) * 0x01010101u));
     return to_floats(cut<16 * kColumn + kField * kBits, kBits>(words));
@@ -104,8 +127,7 @@ struct E2m1 {
 #if HWY_TARGET == HWY_AVX3
   template <int kField, int kColumn>
   static TF_INLINE inline V field(hn::Vec<DU> words) {
-    const auto codes = hn::BitCast(hn::RebindToSigned<D>(), cut<16 * kColumn + kField * 4, 4>(words));
-    return hn::TableLookupLanes(hn::Load(D(), kE2m1.value), hn::IndicesFromVec(D(), codes));
+    return look_up(kE2m1.value, hn::ShiftRight<16 * kColumn + kField * 4>(words));
   }
 #else
   // A register holds half a table or less, so bytes are looked up: the two of a bf16, for every second field
@@ -128,18 +150,15 @@ struct E2m1 {
 #endif
 };
 
-/// Decodes registers [first, first + count) of a unit's outputs to weights [32 columns][32], from the row's
-/// start on.
-using DecodeUnit = void (*)(float* weights, const std::byte* unit, int first, int count);
-
+/// Decodes a unit to weights [32 columns][32].
 template <class Coding>
-void decode_unit(float* weights, const std::byte* unit, int first, int count) {
+void decode_unit(float* weights, const std::byte* unit) {
   constexpr int kBits = Coding::kBits, kFields = whole_steps_per_vector(kBits);
   const auto store = [&](int column, int c, V values)
                          TF_INLINE { hn::Store(values, D(), weights + column * kPanelOutputs + c * kLanes); };
-  for (int c = 0; c < count; ++c) {
+  for (int c = 0; c < kPanelVectors; ++c) {
     for (int v = 0; v < kBits; ++v) {
-      const auto words = load_words(unit, v, first + c);
+      const auto words = load_words(unit, v, c);
       unroll<kFields>([&](auto f) TF_INLINE {
         store(2 * (v * kFields + f), c, Coding::template field<f, 0>(words));
         store(2 * (v * kFields + f) + 1, c, Coding::template field<f, 1>(words));
@@ -148,8 +167,8 @@ void decode_unit(float* weights, const std::byte* unit, int first, int count) {
     if constexpr (constexpr int kRest = kUnitSteps - whole_steps(kBits); kRest > 0) {
       unroll<kRest>([&](auto i) TF_INLINE {
         constexpr int kStep = whole_steps(kBits) + i;
-        store(2 * kStep, c, Coding::template rest<kStep, 0>(unit, first + c));
-        store(2 * kStep + 1, c, Coding::template rest<kStep, 1>(unit, first + c));
+        store(2 * kStep, c, Coding::template rest<kStep, 0>(unit, c));
+        store(2 * kStep + 1, c, Coding::template rest<kStep, 1>(unit, c));
       });
     }
   }
@@ -182,6 +201,15 @@ TF_INLINE inline V elements(const std::byte* pair, int c) {
     const auto words = load_words(pair, 0, c);
     const auto halves = kColumn == 0 ? hn::And(words, hn::Set(DU(), 0xffffu)) : hn::ShiftRight<16>(words);
     return hn::PromoteTo(D(), hn::BitCast(df16, hn::TruncateTo(d16, halves)));
+  }
+}
+
+/// Decodes a pair of columns of float weights to weights [2 columns][32].
+template <DType kDType>
+TF_INLINE inline void decode_pair(float* weights, const std::byte* pair) {
+  for (int c = 0; c < kPanelVectors; ++c) {
+    hn::Store(elements<kDType, 0>(pair, c), D(), weights + c * kLanes);
+    hn::Store(elements<kDType, 1>(pair, c), D(), weights + kPanelOutputs + c * kLanes);
   }
 }
 

@@ -3,10 +3,9 @@
 // memory. Plain data only: the kernel files are compiled for instruction sets that the rest of the program
 // may not use.
 //
-// A kernel decodes weights in registers and multiplies them by all its rows at once. Nothing is decoded into
-// memory: vector units can look up and shift while their multipliers work, and packed weights are the least
-// that can be read, from memory for one row and from L1 or L2 for every eight rows of a prompt. How many rows
-// share a step changes no bit.
+// A kernel for few rows decodes weights in registers and multiplies them by all its rows at once: packed
+// weights are the least that can be read from memory. A kernel for many rows may decode them into L1, once
+// for several blocks of rows (linear_many_rows.cc). How many rows share a step changes no bit.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +25,9 @@ struct PanelShape {
   DType scale_dtype = DType::kF32;  ///< bf16, f16 or f32; of scales and biases.
 };
 
-/// The most rows that any kernel takes at once.
-inline constexpr int kMaxKernelRows = 8;
+/// The most rows that any kernel takes at once. Decoding 4 bits costs the multiply-adds of six rows
+/// (AVX-512) and is shared by all of them; their sums, 8 KB, stay in L1 with the weights.
+inline constexpr int kMaxKernelRows = 64;
 
 /// How far ahead of its reads a kernel asks for weights: what a core must have in flight to draw its share of
 /// memory (45 GB/s times 110 ns), and more, since eight rows are worked on for a while between two reads.
@@ -44,9 +44,15 @@ struct PanelArgs {
   const float* group_sums = nullptr;  ///< Row 0: [groups]; null where no group has a bias.
   int64_t group_sums_stride = 0;
   float* sums = nullptr;  ///< [num_rows][32], aligned to 64; out: the tree of the eight segments.
-  int num_rows = 0;       ///< 1 .. LinearKernels::max_rows
+  int num_rows = 0;       ///< 1 .. RowsKernel::max_rows
 };
 using PanelKernel = void (*)(const PanelArgs&);
+
+/// A kernel and the most rows of one call of it.
+struct RowsKernel {
+  PanelKernel panel = nullptr;
+  int max_rows = 1;
+};
 
 /// Group sums of one row: sums[g] = sum of x over group g, in the order of arithmetic.md.
 using GroupSumsKernel = void (*)(float* sums, const void* x, int64_t num_groups, int64_t group_columns);
@@ -54,8 +60,8 @@ using GroupSumsKernel = void (*)(float* sums, const void* x, int64_t num_groups,
 /// Everything linear() needs for weights of one spec and activations of one dtype.
 struct LinearKernels {
   DType x_dtype = DType::kF32;  ///< What the kernels read x as.
-  PanelKernel panel = nullptr;
-  int max_rows = 1;  ///< Of one call of `panel`; more do not fit the registers.
+  RowsKernel few_rows;
+  RowsKernel many_rows;  ///< From few_rows.max_rows + 1 rows on.
   GroupSumsKernel group_sums = nullptr;
 };
 
@@ -65,6 +71,9 @@ LinearKernels linear_kernels(CpuIsa isa, const LinearSpec& spec, DType activatio
 
 /// linear_simd.cc: fp32 activations, any weights. What the others fall back to.
 LinearKernels linear_kernels_f32(CpuIsa isa, const LinearSpec& spec);
+
+/// linear_many_rows.cc: those of linear_kernels_f32 for more rows, up to kMaxKernelRows.
+PanelKernel many_rows_panel(CpuIsa isa, const LinearSpec& spec);
 
 /// linear_avx512bf16.cc; only for CpuIsa::kAvx512Bf16 and the specs named above.
 LinearKernels linear_kernels_avx512bf16(const LinearSpec& spec);

@@ -4,74 +4,24 @@
 //
 // An integer is cut out of its word by shift and mask and converted: with the multiply-add that is four
 // instructions for a register of weights, so AVX2 is bound by computing, not by memory. The common widths
-// have a kernel for every number of rows that decodes in registers. The others have one for a single row;
-// several rows share a kernel that takes weights from a buffer, which costs them a fifth of their speed and
-// the compiler a sixth of its time. So do several rows of MXFP4, whose lookups are dearer than shifts.
+// have a kernel for every number of rows whose sums fit in registers. The others have one for a single row:
+// from two on the kernels for many rows (linear_many_rows.cc) cost them little and the compiler less. So it
+// is with MXFP4, whose lookups are dearer than shifts.
 #include "ops/cpu/isa_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_simd.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/contract_math.h"
 #include "ops/cpu/linear_decode-inl.h"
 #include "ops/cpu/linear_kernels.h"
+#include "ops/cpu/linear_sums-inl.h"
 #include "ops/linear_layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
-
-/// Sums of kRows rows and kVectors registers of outputs.
-template <int kRows, int kVectors>
-struct Sums {
-  V at[kRows][kVectors];
-
-  // Written out: an implicit constructor is not compiled for the instruction set, and may not call Highway's.
-  TF_INLINE Sums() {}
-  TF_INLINE void clear() {
-    unroll<kRows>([&](auto r)
-                      TF_INLINE { unroll<kVectors>([&](auto c) TF_INLINE { at[r][c] = hn::Zero(D()); }); });
-  }
-};
-
-/// Asks for the `bytes` bytes that are read kPrefetchBytes after p, unless they lie beyond `end`.
-TF_INLINE inline void prefetch_ahead(const std::byte* p, int64_t bytes, const std::byte* end) {
-  if (end - p < kPrefetchBytes + bytes) return;
-  for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + kPrefetchBytes + i);
-}
-
-/// x of kRows rows, moving along the columns.
-template <int kRows>
-class Rows {
- public:
-  Rows(const std::byte* x, int64_t stride_bytes) {
-    for (int r = 0; r < kRows; ++r) rows_[r] = reinterpret_cast<const float*>(x + r * stride_bytes);
-  }
-  TF_INLINE void advance(int64_t columns) {
-    for (int r = 0; r < kRows; ++r) rows_[r] += columns;
-  }
-  template <int kRow>
-  TF_INLINE V column(int column) const {
-    return hn::Set(D(), rows_[kRow][column]);
-  }
-
- private:
-  const float* rows_[kRows];
-};
-
-/// sums += x.w for one column; weight(c) gives register c's weights.
-template <int kRows, int kVectors, class Weight>
-TF_INLINE inline void add_column(Sums<kRows, kVectors>& sums, const Rows<kRows>& rows, int column,
-                                 const Weight& weight) {
-  V w[kVectors];
-  unroll<kVectors>([&](auto c) TF_INLINE { w[c] = weight(c); });
-  unroll<kRows>([&](auto r) TF_INLINE {
-    const V x = rows.template column<r>(column);
-    unroll<kVectors>([&](auto c) TF_INLINE { sums.at[r][c] = hn::MulAdd(x, w[c], sums.at[r][c]); });
-  });
-}
 
 /// The segments' sums and their tree.
 template <int kRows, int kVectors>
@@ -130,24 +80,6 @@ struct UnitInRegisters {
                    [&](int c) TF_INLINE { return Coding::template rest<kStep, 0>(unit, first + c); });
       });
       rows.advance(2 * kRest);
-    }
-  }
-};
-
-/// A unit's weights decoded into a buffer by a function that is known at run time.
-struct UnitInBuffer {
-  DecodeUnit decode = nullptr;
-  int64_t bytes = 0;
-  bool has_biases = true;
-
-  template <int kRows, int kVectors>
-  TF_INLINE void add(Sums<kRows, kVectors>& d, Rows<kRows>& rows, const std::byte* unit, int first) const {
-    HWY_ALIGN float weights[kUnitColumns * kPanelOutputs];
-    decode(weights, unit, first, kVectors);
-    for (const float* w = weights; w < weights + kUnitColumns * kPanelOutputs; w += 2 * kPanelOutputs) {
-      add_column(d, rows, 1, [&](int c) TF_INLINE { return hn::Load(D(), w + kPanelOutputs + c * kLanes); });
-      add_column(d, rows, 0, [&](int c) TF_INLINE { return hn::Load(D(), w + c * kLanes); });
-      rows.advance(2);
     }
   }
 };
@@ -216,17 +148,6 @@ void float_part(const PanelArgs& args, int first) {
   segments.store_tree(args.sums + first * kLanes);
 }
 
-/// Rows of one call. AVX-512: 16 sums of 32 registers, with the running sums of a segment, which are read and
-/// written once per group, partly in memory; with more rows the compiler moves sums themselves in and out.
-constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
-/// Sums that fit beside their operands. AVX2 has 16 registers and takes more than two rows in two halves of
-/// the panel; NEON has 32 and takes more than three so.
-constexpr int kMaxSums = HWY_TARGET == HWY_NEON ? 24 : HWY_TARGET == HWY_AVX2 ? 8 : 16;
-
-constexpr int vectors_for(int rows) {
-  return rows * kPanelVectors > kMaxSums ? kPanelVectors / 2 : kPanelVectors;
-}
-
 template <int kRows, class Unit>
 void group_rows(const PanelArgs& args, const Unit& unit) {
   constexpr int kVectors = vectors_for(kRows);
@@ -254,17 +175,21 @@ void float_any_rows(const PanelArgs& args, std::integer_sequence<int, R...>) {
   kByRows[args.num_rows - 1](args);
 }
 
+/// Rows of group_panel<Coding>.
+template <class Coding>
+constexpr int group_max_rows() {
+  return Coding::kHasBiases && (Coding::kBits == 4 || Coding::kBits == 8) ? kMaxRows : 1;
+}
+
 template <class Coding>
 void group_panel(const PanelArgs& args) {
-  const UnitInRegisters<Coding> unit;
-  if constexpr (Coding::kHasBiases && (Coding::kBits == 4 || Coding::kBits == 8)) {
-    group_any_rows(args, unit, std::make_integer_sequence<int, kMaxRows>());
-  } else if (args.num_rows == 1) {
-    group_rows<1>(args, unit);
-  } else {
-    group_any_rows(args, UnitInBuffer{decode_unit<Coding>, unit.bytes, unit.has_biases},
-                   std::make_integer_sequence<int, kMaxRows>());
-  }
+  group_any_rows(args, UnitInRegisters<Coding>(),
+                 std::make_integer_sequence<int, group_max_rows<Coding>()>());
+}
+
+template <class Coding>
+RowsKernel group_kernel() {
+  return {group_panel<Coding>, group_max_rows<Coding>()};
 }
 
 template <DType kDType>
@@ -286,31 +211,26 @@ void group_sums(float* sums, const void* x, int64_t num_groups, int64_t group_co
   }
 }
 
-PanelKernel panel_kernel(const LinearSpec& spec) {
+RowsKernel few_rows_kernel(const LinearSpec& spec) {
   if (spec.format == WeightFormat::kFloat) {
-    if (spec.dtype == DType::kBF16) return float_panel<DType::kBF16>;
-    return spec.dtype == DType::kF16 ? float_panel<DType::kF16> : float_panel<DType::kF32>;
+    if (spec.dtype == DType::kBF16) return {float_panel<DType::kBF16>, kMaxRows};
+    return {spec.dtype == DType::kF16 ? float_panel<DType::kF16> : float_panel<DType::kF32>, kMaxRows};
   }
-  if (spec.format == WeightFormat::kMxfp4) return group_panel<E2m1>;
+  if (spec.format == WeightFormat::kMxfp4) return group_kernel<E2m1>();
   switch (spec.bits) {
     case 2:
-      return group_panel<Integers<2>>;
+      return group_kernel<Integers<2>>();
     case 3:
-      return group_panel<Integers<3>>;
+      return group_kernel<Integers<3>>();
     case 4:
-      return group_panel<Integers<4>>;
+      return group_kernel<Integers<4>>();
     case 5:
-      return group_panel<Integers<5>>;
+      return group_kernel<Integers<5>>();
     case 6:
-      return group_panel<Integers<6>>;
+      return group_kernel<Integers<6>>();
     default:
-      return group_panel<Integers<8>>;
+      return group_kernel<Integers<8>>();
   }
-}
-
-LinearKernels kernels_for(const LinearSpec& spec) {
-  return {
-      .x_dtype = DType::kF32, .panel = panel_kernel(spec), .max_rows = kMaxRows, .group_sums = group_sums};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -321,7 +241,10 @@ HWY_AFTER_NAMESPACE();
 namespace tensorfold::cpu {
 
 LinearKernels linear_kernels_f32(CpuIsa isa, const LinearSpec& spec) {
-  return TF_ISA_FUNCTION(isa, kernels_for)(spec);
+  return {.x_dtype = DType::kF32,
+          .few_rows = TF_ISA_FUNCTION(isa, few_rows_kernel)(spec),
+          .many_rows = {many_rows_panel(isa, spec), kMaxKernelRows},
+          .group_sums = TF_ISA_FUNCTION(isa, group_sums)};
 }
 
 LinearKernels linear_kernels(CpuIsa isa, const LinearSpec& spec, DType activation) {
