@@ -9,9 +9,9 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// Grid: the blocks of a row side by side. A row of a tile is every eighth lane group of 16 columns, so a
-/// sector that is read holds two rows at most: twice the table's rows are read, and out written once. The
-/// format is known to the compiler, which turns packed_element() into a few instructions.
+/// Grid: the blocks of a row side by side. The words of a row lie between those of the row eight further, so
+/// twice the rows' bytes of the table are read (more below 4 bits), and out is written once. The format is
+/// known to the compiler, which turns packed_element() into a few loads and shifts.
 template <LinearFormat kFormat, int kBits>
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(const __grid_constant__ EmbedLaunch p, int row_blocks) {
