@@ -3,8 +3,7 @@
 // A cluster of blocks takes a row, each block a slice that stays in its shared memory for all passes over it:
 //   load    the largest logit, its token, NaN anywhere; ends here for greedy rows
 //   select  for top_k, then for top_p: digit by digit as in sample_select.h, one pass a digit
-//   draw    each thread scores its best token, which makes a bound that nearly all others fail in a few
-//   instructions
+//   draw    each thread scores its best token: a bound that nearly all others fail in a few instructions
 // Blocks send sums and bests to each other's shared memory, well under a microsecond an exchange, against two
 // for a launch. Each adds up the same integers and so takes the same decisions.
 #include <cuda_runtime.h>
@@ -324,6 +323,7 @@ __global__ void __cluster_dims__(kSampleBlocks) __launch_bounds__(kThreads, 1)
     mbarrier_init(&s.barriers[1], 1);
     fence_mbarrier_init();
   }
+  __syncwarp();
   cluster_arrive();
   const int row_idx = blockIdx.x / kSampleBlocks, rank = static_cast<int>(cluster_rank());
   const int step = slice_size(p.vocab_size), first = min(rank * step, p.vocab_size);
