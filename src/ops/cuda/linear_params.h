@@ -66,8 +66,15 @@ struct LinearLaunch {
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.
 void launch_linear(CUstream_st* stream, const LinearLaunch& launch);
 
-/// Its kernels, each for every layout: any number of rows, 16 at a time; tiles of many rows (sm_90).
+/// Its kernels, each for every layout: any number of rows, 8 or 16 at a time; tiles of many rows (sm_90).
 void launch_linear_decode(CUstream_st* stream, const LinearLaunch& launch);
 void launch_linear_wide(CUstream_st* stream, const LinearLaunch& launch);
+
+/// And for affine groups, by the type of their scales.
+void launch_linear_decode_affine_bf16(CUstream_st* stream, const LinearLaunch& launch);
+void launch_linear_decode_affine_f16(CUstream_st* stream, const LinearLaunch& launch);
+void launch_linear_decode_affine_f32(CUstream_st* stream, const LinearLaunch& launch);
+void launch_linear_wide_affine_bf16(CUstream_st* stream, const LinearLaunch& launch);
+void launch_linear_wide_affine_f16(CUstream_st* stream, const LinearLaunch& launch);
 
 }  // namespace tensorfold::cuda

@@ -1,0 +1,11 @@
+// linear()'s decode kernel for affine groups with bf16 scales.
+#include "ops/cuda/linear_decode.cuh"
+
+namespace tensorfold::cuda {
+
+void launch_linear_decode_affine_bf16(CUstream_st* stream, const LinearLaunch& p) {
+  with_affine_layout<ScaleType::kBf16>(
+      p.layout, [&](auto layout) { launch_decode_for_rows<decltype(layout)>(stream, p); });
+}
+
+}  // namespace tensorfold::cuda

@@ -1,0 +1,11 @@
+// linear()'s decode kernel for affine groups with f16 scales.
+#include "ops/cuda/linear_decode.cuh"
+
+namespace tensorfold::cuda {
+
+void launch_linear_decode_affine_f16(CUstream_st* stream, const LinearLaunch& p) {
+  with_affine_layout<ScaleType::kF16>(
+      p.layout, [&](auto layout) { launch_decode_for_rows<decltype(layout)>(stream, p); });
+}
+
+}  // namespace tensorfold::cuda
