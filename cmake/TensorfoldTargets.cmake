@@ -92,14 +92,14 @@ function(tf_fuzz name)
   add_dependencies(fuzz_targets ${name})
 endfunction()
 
-# tf_python_test(<name> <file.py>): a pytest file that runs the program `tensorfold`, under the label `python`. Its Python is that
-# of .venv (tools/install_dependencies.sh venv); without it the test fails and says so.
+# tf_python_test(<name> <file.py>): a pytest file that runs the program `tensorfold`, under the label `python` and
+# alone, because it waits for replies. Its Python is that of .venv (tools/install_dependencies.sh venv); without it the test fails and says so.
 function(tf_python_test name file)
   set(python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
   add_test(NAME ${name}
            COMMAND ${python} -m pytest -q -p no:cacheprovider --junitxml=${CMAKE_BINARY_DIR}/test-results/${name}.xml
                    ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   set_tests_properties(
-    ${name} PROPERTIES LABELS python TIMEOUT 900 ENVIRONMENT
+    ${name} PROPERTIES LABELS python TIMEOUT 900 RUN_SERIAL TRUE ENVIRONMENT
                        "TENSORFOLD_BINARY=$<TARGET_FILE:tensorfold>;PYTHONDONTWRITEBYTECODE=1")
 endfunction()

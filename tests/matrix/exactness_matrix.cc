@@ -6,6 +6,7 @@
 //     --tokens N      longest reply (72)
 //     --slow          also what is slow on a large model (the reference ops)
 //     --only TEXT     variations whose name contains TEXT
+//     --part K/N      every N-th model, from the K-th on
 //     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by name
 //
 // Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
@@ -35,6 +36,7 @@ struct Arguments {
   bool slow = false;
   std::string only;
   std::string device = "cpu";
+  size_t part = 1, num_parts = 1;
 };
 
 /// A column of the table.
@@ -75,6 +77,10 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
       arguments.only = value;
     } else if (flag == "--device") {
       arguments.device = value;
+    } else if (flag == "--part") {
+      if (std::sscanf(value.c_str(), "%zu/%zu", &arguments.part, &arguments.num_parts) != 2 ||
+          arguments.part < 1 || arguments.part > arguments.num_parts)
+        return invalid_argument("--part {}: expected K/N with 1 <= K <= N", value);
     } else if (flag == "--tokens") {
       arguments.max_tokens = std::atoll(value.c_str());
       if (arguments.max_tokens < 4) return invalid_argument("--tokens {}: expected 4 or more", value);
@@ -302,6 +308,9 @@ int run(const Arguments& arguments) {
     }
     models.insert(models.end(), toys->begin(), toys->end());
   }
+  std::vector<MatrixModel> part;
+  for (size_t m = arguments.part - 1; m < models.size(); m += arguments.num_parts) part.push_back(models[m]);
+  models = std::move(part);
   const std::vector<Variation> variations = chosen_variations(arguments);
   Table table(variations.size(), std::vector<Outcome>(models.size()));
   std::vector<std::string> notes;

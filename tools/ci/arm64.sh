@@ -42,4 +42,4 @@ fi
 # Emulation is some ten times slower than the machine, so a test gets more time than its own limit. How often tokens are
 # drawn is counted over millions of draws whose bits other tests compare.
 export GTEST_FILTER="-SampleDistribution.*"
-tools/ci/run_tests.sh build/arm64 --parallel "$(nproc)" --timeout 3600 "$@"
+tools/ci/run_tests.sh build/arm64 --timeout 3600 "$@"

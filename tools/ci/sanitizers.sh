@@ -15,12 +15,12 @@ every_shape='^(experts|linear|attention|sample|contract_math|gated_delta|mamba2|
 
 asan() {
   cmake --preset asan >/dev/null && cmake --build build/asan --target quick_tests &&
-    tools/ci/run_tests.sh build/asan --parallel "$(nproc)" -LE 'slow|python|large' -E "$every_shape"
+    tools/ci/run_tests.sh build/asan -LE 'slow|python|large' -E "$every_shape"
 }
 
 tsan() {
   cmake --preset tsan >/dev/null && cmake --build build/tsan --target threaded_tests &&
-    tools/ci/run_tests.sh build/tsan --parallel "$(nproc)" -L threads
+    tools/ci/run_tests.sh build/tsan -L threads
 }
 
 status=0
