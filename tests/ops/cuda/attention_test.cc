@@ -2,6 +2,8 @@
 // and what pages held before.
 #include "ops/cuda/attention.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,10 +24,8 @@ struct Case {
 };
 
 std::string to_string(const Case& c) {
-  std::string text = "H" + std::to_string(c.num_heads) + " K" + std::to_string(c.num_kv_heads) + " D" +
-                     std::to_string(c.head_dim) + " window " + std::to_string(c.window) + (c.has_sinks ? " sinks" : "");
-  for (int64_t n : c.lengths) text += " " + std::to_string(n);
-  return text;
+  return fmt::format("H{} K{} D{} window {}{} lengths {}", c.num_heads, c.num_kv_heads, c.head_dim, c.window,
+                     c.has_sinks ? " sinks" : "", fmt::join(c.lengths, " "));
 }
 
 const Case kCases[] = {
@@ -241,7 +241,7 @@ TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
         const int64_t step = std::max<int64_t>(count, longest / 23);
         for (int64_t first = 0; first < longest; first += step) {
           const Rows rows = world.rows(first, count);
-          expect_same_rows(world, all, world.attend(rows, kernel), rows, name + ", chunks of " + std::to_string(count));
+          expect_same_rows(world, all, world.attend(rows, kernel), rows, fmt::format("{}, chunks of {}", name, count));
           if (HasFatalFailure()) return;
         }
       }
