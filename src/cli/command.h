@@ -41,6 +41,8 @@ std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_bench_decode_command();
 std::unique_ptr<Command> make_bench_prefill_command();
 std::unique_ptr<Command> make_bench_batch_command();
+std::unique_ptr<Command> make_bench_drafts_command();
+std::unique_ptr<Command> make_bench_verify_command();
 
 /// All commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> make_commands();

@@ -330,6 +330,8 @@ std::vector<std::unique_ptr<Command>> make_commands() {
   commands.push_back(make_bench_decode_command());
   commands.push_back(make_bench_prefill_command());
   commands.push_back(make_bench_batch_command());
+  commands.push_back(make_bench_drafts_command());
+  commands.push_back(make_bench_verify_command());
   return commands;
 }
 

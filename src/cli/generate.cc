@@ -112,6 +112,8 @@ std::string speed_line(const GeneratedReply& reply) {
   if (decoded > 0)
     line += fmt::format(", {} tokens at {:.1f}/s", reply.usage.completion_tokens,
                         per_second(decoded, reply.total_s - reply.first_token_s));
+  if (const DraftUsage& drafts = reply.usage.speculative; drafts.rounds > 0)
+    line += fmt::format(", {} of {} guesses right", drafts.accepted, drafts.drafted);
   return line;
 }
 

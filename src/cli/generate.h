@@ -42,7 +42,7 @@ class ReplyPrinter {
   bool is_dim_ = false;
 };
 
-/// "12 prompt tokens at 340/s, 80 tokens at 52.1/s".
+/// "12 prompt tokens at 340/s, 80 tokens at 52.1/s, 31 of 40 guesses right".
 std::string speed_line(const GeneratedReply& reply);
 
 }  // namespace tensorfold

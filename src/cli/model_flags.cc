@@ -24,7 +24,8 @@ void add_model_argument(Flags& flags, std::string& model) {
 }
 
 void add_model_flags(Flags& flags, ModelFlags& model) {
-  flags.text("device", "NAME", "Where to compute: cpu, cuda, cuda:N, or auto, a CUDA device where there is one.", model.device);
+  flags.text("device", "NAME",
+             "Where to compute: cpu, cuda, cuda:N, or auto, a CUDA device where there is one.", model.device);
   flags.bytes("gpu-memory", "Memory of the CUDA device to use, weights and all.", model.gpu_memory_bytes,
               "what is free, less 1 GB");
   flags.integer("threads", "Threads that compute; 0 is one per usable CPU. Replies do not depend on it.",
@@ -40,6 +41,16 @@ void add_engine_flags(Flags& flags, EngineFlags& engine) {
               "half of what is free after loading");
   flags.integer("max-sequences", "Requests that are computed at the same time; further ones wait.",
                 engine.max_sequences, 1, 4096);
+}
+
+void add_draft_flags(Flags& flags, EngineFlags& engine) {
+  engine.draft = "auto";
+  flags.choice("draft",
+               "Who guesses tokens that a pass then verifies: lookup finds them in the prompt and the reply; "
+               "auto does so as far as it is measured to pay. Replies do not depend on it.",
+               engine.draft, {"auto", "off", "lookup"});
+  flags.integer("draft-max", "Most tokens of a request that are guessed at a time.", engine.draft_max, 1,
+                kMaxDraftTokens);
 }
 
 void add_sampling_flags(Flags& flags, SamplingFlags& sampling) {
@@ -81,13 +92,21 @@ Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags
   return model;
 }
 
+EngineOptions engine_options(const EngineFlags& flags) {
+  EngineOptions options;
+  options.context_tokens = flags.context_tokens;
+  options.kv_memory_bytes = flags.kv_memory_bytes;
+  options.max_sequences = flags.max_sequences;
+  options.draft = flags.draft == "auto"     ? DraftMode::kAuto
+                  : flags.draft == "lookup" ? DraftMode::kLookup
+                                            : DraftMode::kOff;
+  options.draft_max = flags.draft_max;
+  return options;
+}
+
 Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine) {
   TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded, load_model_by_flags(model, engine.context_tokens));
-  EngineOptions options;
-  options.context_tokens = engine.context_tokens;
-  options.kv_memory_bytes = engine.kv_memory_bytes;
-  options.max_sequences = engine.max_sequences;
-  return Engine::create(std::move(loaded), options);
+  return Engine::create(std::move(loaded), engine_options(engine));
 }
 
 SamplingParams sampling_params(const SamplingFlags& flags, const GenerationConfig& generation) {

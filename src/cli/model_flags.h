@@ -30,6 +30,8 @@ struct EngineFlags {
   int64_t context_tokens = 0;
   int64_t kv_memory_bytes = 0;
   int64_t max_sequences = 64;
+  std::string draft = "off";  ///< One of "auto", "off", "lookup".
+  int64_t draft_max = 8;
 };
 
 /// Flags that win over the model's generation_config.json.
@@ -45,6 +47,8 @@ struct SamplingFlags {
 void add_model_argument(Flags& flags, std::string& model);
 void add_model_flags(Flags& flags, ModelFlags& model);
 void add_engine_flags(Flags& flags, EngineFlags& engine);
+/// --draft, whose default is "auto", and --draft-max.
+void add_draft_flags(Flags& flags, EngineFlags& engine);
 void add_sampling_flags(Flags& flags, SamplingFlags& sampling);
 
 /// The folder of a MODEL argument; `demo` is the demo model in the TensorFold cache.
@@ -53,6 +57,9 @@ Result<ModelPath> find_model(const std::string& model);
 /// Finds and loads the model, showing progress. LoadedModel::name is what the endpoint calls it.
 /// `context_tokens` as LoadOptions::context_tokens.
 Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags, int64_t context_tokens);
+
+/// The options of an engine by its flags; `draft` is one of its names.
+EngineOptions engine_options(const EngineFlags& flags);
 
 /// The model, and an engine that runs it.
 Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine);

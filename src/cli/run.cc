@@ -46,6 +46,8 @@ void print_json(const GeneratedReply& reply) {
   json.set("finish_reason", finish_name(reply.finish));
   json.set("prompt_tokens", reply.usage.prompt_tokens);
   json.set("completion_tokens", reply.usage.completion_tokens);
+  if (!reply.usage.speculative.drafter.empty())
+    json.set("speculative", speculative_json(reply.usage.speculative));
   json.set("first_token_s", reply.first_token_s);
   json.set("total_s", reply.total_s);
   fmt::print("{}\n", dump_json(json));
@@ -106,6 +108,7 @@ void add_run_flags(Flags& flags, RunFlags& run) {
                 1, std::numeric_limits<int32_t>::max());
   add_sampling_flags(flags, run.sampling);
   add_engine_flags(flags, run.engine);
+  add_draft_flags(flags, run.engine);
   add_chat_flags(flags, run.chat_flags, /*has_tools=*/false);
   flags.text("date", "DATE", "Date that chat templates print, as 2026-11-29. Default: today's.",
              run.chat.date);

@@ -35,6 +35,7 @@ class ServeCommand : public Command {
                server_.http.host);
     flags.integer("port", "Port to listen on; 0 takes a free one.", port_, 0, 65535);
     add_engine_flags(flags, engine_);
+    add_draft_flags(flags, engine_);
     add_sampling_flags(flags, sampling_);
     flags.text("name", "NAME", "Id of the model at the endpoint. Default: the name of its folder or repo.",
                server_.model_name);

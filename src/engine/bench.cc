@@ -22,16 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-BenchRate summarize(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  const size_t n = samples.size(), middle = n / 2;
-  const double median = n % 2 == 1 ? samples[middle] : 0.5 * (samples[middle - 1] + samples[middle]);
-  return {.median = median,
-          .lowest = samples.front(),
-          .highest = samples.back(),
-          .num_samples = std::ssize(samples)};
-}
-
 /// When the tokens of one request came. Shared with its sink.
 class TokenTimes {
  public:
@@ -106,7 +96,7 @@ Result<BenchRate> measure_decode(Engine& engine, const DecodeBench& bench, int64
   for (int64_t i = 0; i < bench.num_samples; ++i) {
     rates.push_back(static_cast<double>(n) / seconds(times[(i + 1) * n] - times[i * n]));
   }
-  return summarize(std::move(rates));
+  return summarize_rates(std::move(rates));
 }
 
 Result<BenchRate> measure_prefill(Engine& engine, const PrefillBench& bench, int64_t prompt_tokens) {
@@ -117,7 +107,7 @@ Result<BenchRate> measure_prefill(Engine& engine, const PrefillBench& bench, int
     TF_ASSIGN_OR_RETURN(const auto times, run_one(engine, std::move(request)));
     rates.push_back(static_cast<double>(prompt_tokens) / seconds(times[0] - start));
   }
-  return summarize(std::move(rates));
+  return summarize_rates(std::move(rates));
 }
 
 /// Tokens per second of all streams from when the last of them started to when the first ended.
@@ -151,6 +141,16 @@ Result<double> measure_streams(Engine& engine, const BatchBench& bench, int64_t 
 }
 
 }  // namespace
+
+BenchRate summarize_rates(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const size_t n = samples.size(), middle = n / 2;
+  const double median = n % 2 == 1 ? samples[middle] : 0.5 * (samples[middle - 1] + samples[middle]);
+  return {.median = median,
+          .lowest = samples.front(),
+          .highest = samples.back(),
+          .num_samples = std::ssize(samples)};
+}
 
 Result<std::vector<DecodeRate>> bench_decode(Engine& engine, const DecodeBench& bench) {
   TF_RETURN_IF_ERROR(check_at_least("tokens_per_sample", bench.tokens_per_sample, 1));
@@ -195,7 +195,7 @@ Result<std::vector<BatchRate>> bench_batch(Engine& engine, const BatchBench& ben
                           measure_streams(engine, bench, streams, static_cast<uint64_t>(i)));
       samples.push_back(rate);
     }
-    rates.push_back({.streams = streams, .rate = summarize(std::move(samples))});
+    rates.push_back({.streams = streams, .rate = summarize_rates(std::move(samples))});
   }
   return rates;
 }

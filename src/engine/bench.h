@@ -18,6 +18,9 @@ struct BenchRate {
   int64_t num_samples = 0;
 };
 
+/// Of at least one sample.
+BenchRate summarize_rates(std::vector<double> samples);
+
 struct DecodeBench {
   std::vector<int64_t> contexts = {128};  ///< Prompt tokens before the first measured one; each >= 1.
   int64_t tokens_per_sample = 32;

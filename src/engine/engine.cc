@@ -381,6 +381,9 @@ void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
 /// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
 void Engine::Impl::finish(Sequence& sequence, Event event) {
   event.usage = sequence.usage();
+  if (event.usage.speculative.rounds > 0)
+    log_info("request {}: {} tokens, {}", sequence.id, event.usage.completion_tokens,
+             dump_json(speculative_json(event.usage.speculative)));
   deliveries.push_back(
       {.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
 }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "drafters/drafter.h"
+#include "engine/draft_usage.h"
 #include "engine/loaded_model.h"
 #include "text/output_parser.h"
 
@@ -60,24 +61,6 @@ struct GeneratedToken {
   float logprob = 0.0f;                    ///< Valid if the request asked for logprobs.
   std::vector<TokenLogprob> top_logprobs;  ///< Most likely first.
   bool is_end = false;  ///< The end-of-sequence token: counted in Usage, no part of the reply.
-};
-
-/// What drafts did for a request.
-struct DraftUsage {
-  std::string drafter;             ///< Its name; empty where the request was decoded serially.
-  int64_t rounds = 0;              ///< Passes that verified drafted tokens.
-  int64_t drafted = 0;             ///< Tokens that were verified.
-  int64_t accepted = 0;            ///< Of them, those that serial decoding would have produced.
-  int64_t zero_accept_rounds = 0;  ///< Rounds that accepted none.
-  int64_t passes_avoided = 0;      ///< Tokens of the reply that took no pass of their own.
-  DrafterStats search = {};        ///< Of the drafter.
-
-  double accepted_per_pass() const {
-    return rounds == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(rounds);
-  }
-  double acceptance_rate() const {
-    return drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted);
-  }
 };
 
 struct Usage {

@@ -158,6 +158,7 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
     Usage total;
     for (size_t i = 0; i < choices_.size(); ++i) {
       total.completion_tokens += choices_[i].usage.completion_tokens;
+      total.speculative.add(choices_[i].usage.speculative);
       if (i % static_cast<size_t>(choices_per_prompt_) != 0) continue;
       total.prompt_tokens += choices_[i].usage.prompt_tokens;
       total.cached_tokens += choices_[i].usage.cached_tokens;
@@ -261,6 +262,7 @@ std::vector<Request> choice_requests(const GenerationFields& fields, std::vector
                     .stop = fields.stop,
                     .ignore_eos = fields.ignore_eos,
                     .num_logprobs = fields.num_logprobs,
+                    .draft = fields.draft,
                     .format = format};
     if (i > 0) request.sampling.seed = mix64(base + static_cast<uint64_t>(i));
     requests.push_back(std::move(request));

@@ -52,6 +52,16 @@ std::string Metrics::text(const EngineStats& engine, int64_t num_connections) co
             engine.generated_tokens);
   add_value(out, "tensorfold_preemptions_total", "counter", "Sequences that lost their KV pages for a while.",
             engine.preemptions);
+  add_value(out, "tensorfold_draft_rounds_total", "counter", "Verifications of a sequence's guessed tokens.",
+            engine.draft_rounds);
+  add_value(out, "tensorfold_draft_tokens_total", "counter", "Guessed tokens that were verified.",
+            engine.draft_tokens);
+  add_value(out, "tensorfold_draft_accepted_tokens_total", "counter", "Guessed tokens that were right.",
+            engine.draft_accepted_tokens);
+  add_value(out, "tensorfold_draft_zero_accept_rounds_total", "counter", "Rounds without a right guess.",
+            engine.draft_zero_accept_rounds);
+  add_value(out, "tensorfold_draft_passes_avoided_total", "counter",
+            "Generated tokens that took no pass of their own.", engine.draft_passes_avoided);
   return out;
 }
 

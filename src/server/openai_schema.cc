@@ -130,6 +130,7 @@ void read_generation(RequestFields& fields, const SamplingDefaults& defaults, Ge
   if (const auto value = fields.integer("max_tokens", 1, kMaxTokens)) out.max_tokens = *value;
   if (const auto value = fields.integer("n", 1, kMaxChoices)) out.num_choices = static_cast<int>(*value);
   out.ignore_eos = fields.boolean("ignore_eos", false);
+  out.draft = fields.boolean("draft", true);
   read_stop(fields, out.stop);
   read_stream(fields, out);
   read_response_format(fields);
@@ -430,6 +431,7 @@ Json usage_json(const Usage& usage) {
   json.set("completion_tokens", usage.completion_tokens);
   json.set("total_tokens", usage.prompt_tokens + usage.completion_tokens);
   json.set("prompt_tokens_details", std::move(details));
+  if (!usage.speculative.drafter.empty()) json.set("speculative", speculative_json(usage.speculative));
   return json;
 }
 

@@ -1,7 +1,7 @@
 // The bodies of OpenAI's endpoints as structs: requests checked field by field, errors and the common parts
 // of replies. Every value is validated here, once. Follows OpenAI's API reference for chat completions and
-// completions; what is beyond it (top_k, min_p, ignore_eos, chat_template_kwargs, enable_thinking, date) is
-// spelled as other local servers spell it.
+// completions; what is beyond it (top_k, min_p, ignore_eos, draft, chat_template_kwargs, enable_thinking,
+// date) is spelled as other local servers spell it.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,7 @@ struct GenerationFields {
   bool include_usage = false;  ///< `stream_options.include_usage`.
   int num_logprobs = -1;       ///< As Request::num_logprobs.
   bool ignore_eos = false;
+  bool draft = true;  ///< false: decoded serially. The reply is the same.
 };
 
 struct ChatRequest {
@@ -85,6 +86,7 @@ std::optional<ApiError> parse_completion_request(std::string_view body, const Sa
 std::string_view finish_reason_name(FinishReason reason);
 
 /// {"prompt_tokens":...,"completion_tokens":...,"total_tokens":...,"prompt_tokens_details":{"cached_tokens":...}}
+/// and, where a drafter guessed, "speculative" (engine/draft_usage.h).
 Json usage_json(const Usage& usage);
 
 }  // namespace tensorfold
