@@ -244,7 +244,7 @@ void register_cases(int num_threads, SummedBuffer& summed) {
   for (CpuIsa isa : supported_cpu_isas()) {
     for (const Format& format : kFormats) {
       for (const Shape& shape : kShapes) {
-        for (int64_t rows : {1, 2, 4, 8, 64, 512}) {
+        for (int64_t rows : {1, 2, 4, 8, 16, 64, 512}) {
           const std::string name =
               fmt::format("{}/{}/{}/rows:{}", cpu_isa_name(isa), format.name, shape.name, rows);
           add(name, [=, &shape, &format, &summed](benchmark::State& state) {

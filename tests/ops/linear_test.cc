@@ -15,8 +15,8 @@ namespace tensorfold {
 namespace {
 
 /// Row counts around every tile width, and more than one block of rows.
-constexpr int64_t kRowCounts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10, 11,
-                                  12, 13, 14, 15, 16, 17, 33, 64, 100, 150};
+constexpr int64_t kRowCounts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,  12, 13,
+                                  14, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 150};
 constexpr int64_t kMaxRows = 150;
 
 /// x and the reference's output for all its rows.

@@ -168,8 +168,7 @@ void Dispatch::run_item(const Product& p, int64_t panel, int64_t row_part,
   alignas(64) float sums[kMaxKernelRows * kPanelOutputs];
   const int64_t first_row = p.num_rows * row_part / p.row_parts;
   const int64_t num_rows = p.num_rows * (row_part + 1) / p.row_parts - first_row;
-  const RowsKernel& kernel =
-      num_rows <= p.kernels.few_rows.max_rows ? p.kernels.few_rows : p.kernels.many_rows;
+  const RowsKernel& kernel = p.kernels.kernel_for(num_rows);
   const int64_t num_calls = ceil_div(num_rows, kernel.max_rows);
   for (int64_t i = 0; i < num_calls; ++i) {
     const int64_t row = first_row + num_rows * i / num_calls,

@@ -150,15 +150,18 @@ struct E2m1 {
 #endif
 };
 
-/// Decodes a unit to weights [32 columns][32].
+/// Decodes registers [first, first + count) of a unit's outputs to weights [32 columns][32], from the row's
+/// start on.
+using DecodeUnit = void (*)(float* weights, const std::byte* unit, int first, int count);
+
 template <class Coding>
-void decode_unit(float* weights, const std::byte* unit) {
+void decode_unit(float* weights, const std::byte* unit, int first, int count) {
   constexpr int kBits = Coding::kBits, kFields = whole_steps_per_vector(kBits);
   const auto store = [&](int column, int c, V values)
                          TF_INLINE { hn::Store(values, D(), weights + column * kPanelOutputs + c * kLanes); };
-  for (int c = 0; c < kPanelVectors; ++c) {
+  for (int c = 0; c < count; ++c) {
     for (int v = 0; v < kBits; ++v) {
-      const auto words = load_words(unit, v, c);
+      const auto words = load_words(unit, v, first + c);
       unroll<kFields>([&](auto f) TF_INLINE {
         store(2 * (v * kFields + f), c, Coding::template field<f, 0>(words));
         store(2 * (v * kFields + f) + 1, c, Coding::template field<f, 1>(words));
@@ -167,8 +170,8 @@ void decode_unit(float* weights, const std::byte* unit) {
     if constexpr (constexpr int kRest = kUnitSteps - whole_steps(kBits); kRest > 0) {
       unroll<kRest>([&](auto i) TF_INLINE {
         constexpr int kStep = whole_steps(kBits) + i;
-        store(2 * kStep, c, Coding::template rest<kStep, 0>(unit, c));
-        store(2 * kStep + 1, c, Coding::template rest<kStep, 1>(unit, c));
+        store(2 * kStep, c, Coding::template rest<kStep, 0>(unit, first + c));
+        store(2 * kStep + 1, c, Coding::template rest<kStep, 1>(unit, first + c));
       });
     }
   }

@@ -61,8 +61,13 @@ using GroupSumsKernel = void (*)(float* sums, const void* x, int64_t num_groups,
 struct LinearKernels {
   DType x_dtype = DType::kF32;  ///< What the kernels read x as.
   RowsKernel few_rows;
-  RowsKernel many_rows;  ///< From few_rows.max_rows + 1 rows on.
+  RowsKernel many_rows;
+  int min_many_rows = 1;  ///< From so many rows on `many_rows` is faster.
   GroupSumsKernel group_sums = nullptr;
+
+  const RowsKernel& kernel_for(int64_t num_rows) const {
+    return num_rows < min_many_rows ? few_rows : many_rows;
+  }
 };
 
 /// The kernels of an instruction set. AVX-512-BF16 has its own for bf16 activations with affine, MXFP4 or

@@ -19,11 +19,14 @@ HWY_BEFORE_NAMESPACE();
 namespace tensorfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// Columns of a chunk at most: the largest group. Of floats, half as many: segments are multiples of 64.
-constexpr int64_t kMaxChunkColumns = 128, kFloatChunkColumns = 64;
+/// Columns of a chunk at most: the largest group. Of floats, as many as are 8 KB.
+constexpr int64_t kMaxChunkColumns = 128;
+constexpr int64_t float_chunk_columns(DType dtype) { return dtype == DType::kF32 ? 64 : 128; }
 
 /// A chunk of a panel as the blocks read it.
 struct Chunk {
+  const std::byte* packed = nullptr;
+  int64_t packed_bytes = 0;
   const float* weights = nullptr;  ///< [columns][32], aligned to 64.
   const float* scales = nullptr;   ///< [32]; null for floats: their sums run on.
   const float* biases = nullptr;   ///< [32], or null.
@@ -96,11 +99,19 @@ AddBlock add_block_for(int64_t rows) {
   (std::make_integer_sequence<int, kMaxRows>{});
 }
 
+/// Asks for part `i` of `count` of the lines that lie kPrefetchBytes after the chunk's. All at once there
+/// would be more than a core can have in flight, and none while the blocks are computed.
+void prefetch_part(const Chunk& chunk, const std::byte* end, int64_t i, int64_t count) {
+  const int64_t lines = chunk.packed_bytes / 64, line = lines * i / count;
+  prefetch_ahead(chunk.packed + 64 * line, 64 * (lines * (i + 1) / count - line), end);
+}
+
 /// Adds the chunk's part to the sums [num_rows][32] of all rows, in equal blocks.
 void add_chunk(const Chunk& chunk, const PanelArgs& args, int64_t column, int64_t group, float* sums) {
   const int64_t num_rows = args.num_rows, num_blocks = (num_rows + kMaxRows - 1) / kMaxRows;
   for (int64_t i = 0; i < num_blocks; ++i) {
     const int64_t row = num_rows * i / num_blocks, end = num_rows * (i + 1) / num_blocks;
+    prefetch_part(chunk, args.prefetch_end, i, num_blocks);
     add_block_for(end - row)(
         chunk,
         {.x = args.x + row * args.x_stride_bytes + column * static_cast<int64_t>(sizeof(float)),
@@ -179,13 +190,15 @@ void group_panel_many_rows(const PanelArgs& args) {
   const std::byte* p = args.panel;
   int64_t group = 0;
   for_chunks(args, args.shape.group_columns, [&](int64_t column, int64_t columns, float* sums) {
-    prefetch_ahead(p, args.shape.chunk_bytes, args.prefetch_end);
+    const std::byte* const chunk = p;
     decode_scales(scales, dtype, p);
     if (Coding::kHasBiases) decode_scales(biases, dtype, p + scale_bytes);
     p += Coding::kHasBiases ? 2 * scale_bytes : scale_bytes;
     for (int64_t k = 0; k < columns; k += kUnitColumns, p += kUnitBytes)
-      decode_unit<Coding>(weights + k * kPanelOutputs, p);
-    add_chunk({.weights = weights,
+      decode_unit<Coding>(weights + k * kPanelOutputs, p, 0, kPanelVectors);
+    add_chunk({.packed = chunk,
+               .packed_bytes = p - chunk,
+               .weights = weights,
                .scales = scales,
                .biases = Coding::kHasBiases ? biases : nullptr,
                .columns = columns},
@@ -196,19 +209,21 @@ void group_panel_many_rows(const PanelArgs& args) {
 template <DType kDType>
 void float_panel_many_rows(const PanelArgs& args) {
   constexpr int64_t kPairBytes = kPanelOutputs * 2 * (kDType == DType::kF32 ? 4 : 2);
-  HWY_ALIGN float buffer[kFloatChunkColumns * kPanelOutputs];
+  HWY_ALIGN float buffer[kMaxChunkColumns * kPanelOutputs];
   const std::byte* p = args.panel;
-  for_chunks(args, kFloatChunkColumns, [&](int64_t column, int64_t columns, float* sums) {
-    prefetch_ahead(p, columns / 2 * kPairBytes, args.prefetch_end);
+  for_chunks(args, float_chunk_columns(kDType), [&](int64_t column, int64_t columns, float* sums) {
     // A packed panel of f32 is what the buffer would be.
-    const float* weights = kDType == DType::kF32 ? reinterpret_cast<const float*>(p) : buffer;
+    const float* weights = buffer;
     if constexpr (kDType == DType::kF32) {
-      p += columns / 2 * kPairBytes;
+      weights = reinterpret_cast<const float*>(p);
     } else {
-      for (int64_t k = 0; k < columns; k += 2, p += kPairBytes)
-        decode_pair<kDType>(buffer + k * kPanelOutputs, p);
+      for (int64_t k = 0; k < columns; k += 2)
+        decode_pair<kDType>(buffer + k * kPanelOutputs, p + k / 2 * kPairBytes);
     }
-    add_chunk({.weights = weights, .columns = columns}, args, column, 0, sums);
+    const int64_t packed_bytes = columns / 2 * kPairBytes;
+    add_chunk({.packed = p, .packed_bytes = packed_bytes, .weights = weights, .columns = columns}, args,
+              column, 0, sums);
+    p += packed_bytes;
   });
 }
 
