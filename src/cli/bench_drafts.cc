@@ -38,7 +38,7 @@ Result<DraftWorkload> read_workload(const std::string& path, const LoadedModel& 
 /// The .json files of a folder, by name.
 Result<std::vector<DraftWorkload>> read_workloads(const std::string& folder, const LoadedModel& model) {
   Result<std::vector<std::string>> names = posix_file_system().list(folder);
-  if (!names.ok()) return names.status();
+  if (!names.ok()) return invalid_argument("--workloads: {}", names.status().message());
   std::sort(names->begin(), names->end());
   std::vector<DraftWorkload> workloads;
   for (const std::string& name : *names) {
@@ -46,7 +46,7 @@ Result<std::vector<DraftWorkload>> read_workloads(const std::string& folder, con
     TF_ASSIGN_OR_RETURN(DraftWorkload workload, read_workload(join_path(folder, name), model));
     workloads.push_back(std::move(workload));
   }
-  if (workloads.empty()) return not_found("{}: no .json file in it", folder);
+  if (workloads.empty()) return invalid_argument("--workloads: {} has no .json file", folder);
   return workloads;
 }
 

@@ -65,7 +65,7 @@ def test_help_lists_every_command_and_nothing_else():
     assert run("-h").stdout == text
     commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  +\S", text.split("\nCommands\n")[1].split("\n\n")[0], re.M)
     assert commands == ["serve", "run", "info", "inspect", "models", "doctor", "demo", "demo create", "eval",
-                        "bench decode", "bench prefill", "bench batch"]  # fmt: skip
+                        "bench decode", "bench prefill", "bench batch", "bench drafts", "bench verify"]  # fmt: skip
     for command in commands:
         help_text = run(*command.split(), "--help")
         assert help_text.returncode == 0
@@ -88,12 +88,14 @@ def test_version():
         (["serve", "m", "--no-such-thing-here"], "unknown option --no-such-thing-here\n"),
         (["--wrong"], "unknown option --wrong"),
         (["serve"], "'tensorfold serve' needs MODEL"),
-        (["bench"], "'tensorfold bench' needs one of: decode, prefill, batch"),
+        (["bench"], "'tensorfold bench' needs one of: decode, prefill, batch, drafts, verify"),
         (["info", "a", "b"], "unexpected argument 'b'"),
         (["serve", "m", "--port", "http"], "--port: 'http' is not an integer from 0 to 65535"),
         (["serve", "m", "--port", "65536"], "--port"),
         (["serve", "m", "--kv-memory", "2XB"], "--kv-memory: '2XB' is not a size such as 512MB, 2GB or 1.5GiB"),
         (["serve", "m", "--isa", "avx3"], "did you mean 'avx2'?"),
+        (["serve", "m", "--draft", "mtp"], "auto, off, lookup"),
+        (["run", "m", "--draft-max", "65"], "64"),
         (["serve", "m", "--date", "tomorrow"], "'tomorrow' is no date"),
         (["run", "m", "--temperature", "-1", "x"], "--temperature"),
         (["serve", "m", "--port"], "--port"),
@@ -446,3 +448,42 @@ def test_bench_reports_every_case(toy, arguments, key):
     assert len(report["results"]) == 2 and len({result[key] for result in report["results"]}) == 2
     assert all(result["lowest"] <= result["tokens_per_s"] <= result["highest"] for result in report["results"])
     assert report["arithmetic_id"].startswith("cpu/")
+
+
+def test_bench_drafts_compares_each_workload_with_serial_decoding(endless, tmp_path):
+    for name in ("b", "a"):
+        workload = {"name": name, "messages": [{"role": "user", "content": name * 40}], "max_tokens": 24}
+        (tmp_path / f"{name}.json").write_text(json.dumps(workload))
+    (tmp_path / "notes.txt").write_text("not a workload")
+    arguments = ["bench", "drafts", endless, "--workloads", tmp_path, "--samples", 2, "--draft", "lookup", "--quiet"]
+    report = json.loads(run(*arguments, "--json").stdout)
+    assert [result["workload"] for result in report["results"]] == ["a", "b"]
+    for result in report["results"]:
+        assert result["equal"] and result["tokens"] == 24 and result["num_samples"] == 2
+        assert result["speed_up"] > 0 and result["speculative"]["drafter"] == "lookup"
+    assert "equal" in run(*arguments).stdout
+    failed(run("bench", "drafts", endless, "--workloads", tmp_path / "none", "--quiet"), 2, "none")
+    failed(run("bench", "drafts", endless, "--workloads", tmp_path, "--draft", "off"), 2, "--draft off")
+    (tmp_path / "c.json").write_text('{"name": "c"}')
+    failed(run(*arguments), 1, "c.json", "'messages'")
+
+
+def test_bench_verify_finds_drafts_of_all_kinds_equal(toy):
+    report = json.loads(run("bench", "verify", toy, "--tokens", 40, "--draft-max", 5, "--json", "--quiet").stdout)
+    results = report["results"]
+    assert {result["temperature"] for result in results} == {0, 1}
+    assert all(result["equal"] and result["tokens"] > 40 for result in results)
+    for result in results:
+        counts = result["speculative"]
+        if result["drafter"] == "always wrong":
+            assert counts["accepted"] == 0 < counts["drafted"]
+        if result["drafter"] == "always right":
+            assert counts["accepted"] == counts["drafted"] > 0
+
+
+def test_drafts_change_no_reply(endless):
+    replies = {
+        json.loads(run("run", endless, "ab " * 30, "--max-tokens", 60, "--json", "--quiet", *flags).stdout)["text"]
+        for flags in (["--draft", "off"], ["--draft", "lookup", "--draft-max", 3], ["--draft", "auto"], [])
+    }
+    assert len(replies) == 1

@@ -103,6 +103,30 @@ def test_metrics_are_prometheus_text(server):
         assert line.startswith(("# HELP tensorfold_", "# TYPE tensorfold_", "tensorfold_"))
 
 
+def test_drafts_are_counted_and_change_no_reply(toy_model, start_server):
+    server = start_server(toy_model, "--draft", "lookup", "--draft-max", "4")
+    repeated = {"prompt": "once upon a time " * 12, "max_tokens": 120, "temperature": 0}
+    status, drafted = server.post("/v1/completions", repeated)
+    assert status == 200
+    counts = drafted["usage"]["speculative"]
+    assert counts["drafter"] == "lookup"
+    assert counts["drafted"] > 0 and counts["rounds"] > 0
+    assert counts["accepted"] <= counts["drafted"] <= 4 * counts["rounds"]
+    assert counts["acceptance_rate"] == pytest.approx(counts["accepted"] / counts["drafted"])
+    for name, metric in (
+        ("rounds", "rounds"),
+        ("drafted", "tokens"),
+        ("accepted", "accepted_tokens"),
+        ("zero_accept_rounds", "zero_accept_rounds"),
+        ("passes_avoided", "passes_avoided"),
+    ):
+        assert server.metric(f"tensorfold_draft_{metric}_total") == counts[name]
+    status, serial = server.post("/v1/completions", {**repeated, "draft": False})
+    assert serial["choices"] == drafted["choices"]
+    assert "speculative" not in serial["usage"]
+    assert server.metric("tensorfold_draft_rounds_total") == counts["rounds"]
+
+
 def test_a_client_that_does_not_read_is_cancelled(toy_model, start_server):
     server = start_server(toy_model)
     client = socket.socket()

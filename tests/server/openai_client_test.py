@@ -55,7 +55,8 @@ def test_a_stream_has_the_bytes_of_the_whole_reply(client):
     assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"):
+        assert getattr(chunks[-1].usage, name) == getattr(whole.usage, name)  # how many were guessed may differ
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 

@@ -60,7 +60,7 @@ TEST(OpenAiSchema, ReadsEverySamplingField) {
       chat(
           R"(,"temperature":0.25,"top_p":0.5,"top_k":7,"min_p":0.125,"seed":-1,"max_tokens":9,"n":3,"stop":["a","b"],
              "stream":true,"stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":4,"ignore_eos":true,
-             "model":"m")")
+             "draft":false,"model":"m")")
           .generation;
   EXPECT_EQ(fields.sampling.temperature, 0.25f);
   EXPECT_EQ(fields.sampling.top_p, 0.5f);
@@ -74,7 +74,35 @@ TEST(OpenAiSchema, ReadsEverySamplingField) {
   EXPECT_TRUE(fields.include_usage);
   EXPECT_EQ(fields.num_logprobs, 4);
   EXPECT_TRUE(fields.ignore_eos);
+  EXPECT_FALSE(fields.draft);
   EXPECT_EQ(fields.model, "m");
+}
+
+TEST(OpenAiSchema, DraftsUnlessARequestDeclines) {
+  EXPECT_TRUE(chat("").generation.draft);
+  EXPECT_EQ(chat_error(R"(,"draft":"lookup")").param, "draft");
+}
+
+TEST(OpenAiSchema, UsageSaysWhatDraftsDidWhereADrafterGuessed) {
+  Usage usage{.prompt_tokens = 3, .completion_tokens = 9};
+  EXPECT_EQ(usage_json(usage).find("speculative"), nullptr);
+  usage.speculative.drafter = "lookup";
+  usage.speculative.rounds = 4;
+  usage.speculative.drafted = 10;
+  usage.speculative.accepted = 5;
+  usage.speculative.zero_accept_rounds = 1;
+  usage.speculative.passes_avoided = 5;
+  usage.speculative.search = {.searches = 6, .matches = 4, .match_tokens = 10};
+  DraftUsage sum = usage.speculative;
+  sum.add(usage.speculative);
+  EXPECT_EQ(dump_json(*usage_json(usage).find("speculative")),
+            R"({"drafter":"lookup","rounds":4,"drafted":10,"accepted":5,"accepted_per_pass":1.25,)"
+            R"("acceptance_rate":0.5,"zero_accept_rounds":1,"passes_avoided":5,"searches":6,"matches":4,)"
+            R"("mean_match_tokens":2.5})");
+  EXPECT_EQ(dump_json(speculative_json(sum)),
+            R"({"drafter":"lookup","rounds":8,"drafted":20,"accepted":10,"accepted_per_pass":1.25,)"
+            R"("acceptance_rate":0.5,"zero_accept_rounds":2,"passes_avoided":10,"searches":12,"matches":8,)"
+            R"("mean_match_tokens":2.5})");
 }
 
 TEST(OpenAiSchema, TakesNullAsLeftOut) {
