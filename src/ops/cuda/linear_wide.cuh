@@ -148,6 +148,14 @@ __device__ __forceinline__ uint64_t step_descriptor(const std::byte* x_tile, int
   return swizzled_descriptor(x_tile) + 2 * step;
 }
 
+/// Keeps the compiler from reading a tile before the products that were waited for have written it: it does not see that
+/// they write later than where they stand.
+template <int kSize>
+__device__ __forceinline__ void read_after_wait(float (&tile)[kSize]) {
+#pragma unroll
+  for (float& v : tile) asm volatile("" : "+f"(v)::"memory");
+}
+
 /// The running sum of a segment for a warpgroup's tile. add() leaves the products of a chunk in flight or
 /// not, as Wide::kInFlight says; finish() waits for all.
 template <class Layout>
@@ -172,6 +180,7 @@ struct WideSum {
   }
   __device__ __forceinline__ void finish() {
     wgmma_wait<0>();
+    read_after_wait(acc);
     if (!is_empty) return;
 #pragma unroll
     for (float& v : acc) v = 0.0f;  // An empty segment is +0.
@@ -206,6 +215,8 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
       }
       wgmma_commit();
       wgmma_wait<0>();
+      read_after_wait(d);
+      read_after_wait(xs);
       operands.hold();
       asm volatile("" : "+r"(ones[0]), "+r"(ones[1]), "+r"(ones[2]), "+r"(ones[3]));
       starts_group = Layout::ends_group(chunk, 3);
