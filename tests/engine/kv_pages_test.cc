@@ -107,6 +107,23 @@ TEST_F(KvPagesTest, ATableGrowsAsNeededAndGivesEverythingBack) {
   EXPECT_EQ(pool->num_used(), 0);
 }
 
+TEST_F(KvPagesTest, ATableGivesBackThePagesBeyondItsPositions) {
+  const auto pool = KvPagePool::create(*ops_, std::vector<KvShape>(2), 5).value();
+  PageTable table(*pool);
+  ASSERT_TRUE(table.grow_to(4 * kPageTokens).ok());
+  const std::vector<int32_t> pages(table.data(), table.data() + 4);
+  table.shrink_to(2 * kPageTokens + 1);
+  EXPECT_EQ(std::vector<int32_t>(table.data(), table.data() + table.num_pages()),
+            std::vector<int32_t>(pages.begin(), pages.begin() + 3));
+  EXPECT_EQ(pool->num_free(), 2);
+  table.shrink_to(2 * kPageTokens);
+  EXPECT_EQ(table.num_pages(), 2);
+  table.shrink_to(5 * kPageTokens);  // does not grow
+  EXPECT_EQ(table.num_pages(), 2);
+  table.shrink_to(0);
+  EXPECT_EQ(pool->num_free(), 5);
+}
+
 TEST_F(KvPagesTest, TheLimitIsTheUsersOrHalfOfFreeMemoryButNeverMoreThanIsUseful) {
   const StateLimit limit{
       .page_bytes = 1000, .memory_bytes = 0, .free_bytes = 30'000, .context_tokens = 640, .max_sequences = 4};

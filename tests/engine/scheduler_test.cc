@@ -209,6 +209,68 @@ TEST_F(SchedulerTest, TheOldestAlwaysGetsOn) {
   EXPECT_EQ(pool_->num_used(), 0);
 }
 
+/// A chain of `count` guesses.
+Draft draft_of(int64_t count) {
+  Draft draft;
+  for (int64_t i = 0; i < count; ++i) draft.append(static_cast<int32_t>(i));
+  return draft;
+}
+
+/// Drafted rows by sequence id.
+Rows drafted_rows(std::span<const PlannedRows> planned) {
+  Rows rows;
+  for (const PlannedRows& entry : planned) rows.push_back({entry.sequence->id, entry.num_drafted});
+  return rows;
+}
+
+TEST_F(SchedulerTest, DraftsFillTheRowsThatAreLeftAndPromptsKeepTheirs) {
+  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 9}, 10);
+  Sequence& first = add(1, 3);
+  Sequence& second = add(2, 3);
+  run_pass();
+  Sequence& prompt = add(3, 100);
+  const auto planned = scheduler_->plan();
+  ASSERT_TRUE(planned.ok());
+  EXPECT_EQ(scheduler_->num_draft_rows(), 9);  // of 16 rows two decode and four are the prompt's
+  for (Sequence* sequence : {&first, &second, &prompt}) sequence->drafts.draft = draft_of(6);
+  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 6}, {2, 3}, {3, 0}}));
+  EXPECT_EQ((*planned)[2].num_rows, 4);
+  EXPECT_EQ(second.drafts.draft.size(), 3);
+}
+
+TEST_F(SchedulerTest, DraftsTakeOnlyFreePagesAndGiveBackWhatWasForThemAlone) {
+  start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3);
+  Sequence& first = add(1, 62);
+  Sequence& second = add(2, 60);
+  run_pass();
+  const auto planned = scheduler_->plan();
+  ASSERT_TRUE(planned.ok());
+  first.drafts.draft = draft_of(20);   // from 63 on: one in its page, the rest in the last free one
+  second.drafts.draft = draft_of(20);  // from 61 on: three in its page
+  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 20}, {2, 3}}));
+  EXPECT_EQ(pool_->num_free(), 0);
+  EXPECT_EQ(scheduler_->num_preemptions(), 0);
+  first.commit(1);  // and none of the drafted rows
+  second.commit(1);
+  scheduler_->return_draft_pages();
+  EXPECT_EQ(pool_->num_free(), 1);
+  EXPECT_EQ(first.pages.num_pages(), 1);
+}
+
+TEST_F(SchedulerTest, PagesOfAcceptedRowsStay) {
+  start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3);
+  Sequence& sequence = add(1, 62);
+  run_pass();
+  ASSERT_TRUE(scheduler_->plan().ok());
+  sequence.drafts.draft = draft_of(20);
+  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  sequence.commit(1 + 4);
+  scheduler_->return_draft_pages();
+  EXPECT_EQ(sequence.pages.num_pages(), 2);
+}
+
 TEST_F(SchedulerTest, RemovingFreesPagesWhereverTheSequenceIs) {
   start({.max_sequences = 1, .pass_tokens = 64}, 4);
   add(1, 70);
