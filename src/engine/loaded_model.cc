@@ -49,9 +49,9 @@ Result<std::unique_ptr<Ops>> make_ops(const LoadOptions& options) {
   TF_ASSIGN_OR_RETURN(const RowCheck check, check_rows(*ops));
   if (check.num_different > 0) {
     return make_error(StatusCode::kInternal,
-                      "{}: {} of {} results depend on the number of rows of a pass, so replies would not be exact; use "
+                      "{}: results depend on the number of rows of a pass ({}), so replies would not be exact; use "
                       "--device cpu",
-                      ops->device().name(), check.num_different, check.num_outputs);
+                      ops->device().name(), check.differing);
   }
   return ops;
 }

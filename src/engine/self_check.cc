@@ -62,15 +62,15 @@ class Random {
   uint64_t state_;
 };
 
-/// Rows of one sequence in as many pages as they need, pages in reverse order.
+/// Rows of one sequence of `length` positions, whose pages lie in reverse order.
 struct Batch {
   std::vector<int32_t> positions;
   std::vector<int32_t> page_table;
   std::vector<SequenceRows> sequences;
 
-  Batch(int64_t first_pos, int64_t num_rows) {
+  Batch(int64_t first_pos, int64_t num_rows, int64_t length) {
     for (int64_t i = 0; i < num_rows; ++i) positions.push_back(static_cast<int32_t>(first_pos + i));
-    const int64_t num_pages = (first_pos + num_rows + kPageTokens - 1) / kPageTokens;
+    const int64_t num_pages = (length + kPageTokens - 1) / kPageTokens;
     for (int64_t page = num_pages; page > 0; --page) page_table.push_back(static_cast<int32_t>(page - 1));
     sequences = {
         {.first_row = 0, .num_rows = num_rows, .first_pos = first_pos, .page_table = page_table.data()}};
@@ -124,7 +124,7 @@ class LinearCheck {
 
   /// The products of rows [first, first + count).
   Status run(int64_t first, int64_t count, Outputs& outputs) {
-    const Batch batch(first, count);
+    const Batch batch(first, count, first + count);
     const LinearCall call{.out = View(out_.data(), DType::kF32, {count, spec_.out}),
                           .weight = {.spec = spec_, .data = packed_.data(), .bias = nullptr}};
     ops_->begin_pass(batch.rows());
@@ -151,7 +151,7 @@ class AttentionCheck {
     random.fill_bf16(k, 2.0f);
     random.fill_bf16(v, 1.0f);
     random.fill_bf16(q, 2.0f);
-    const Batch all(0, num_keys);
+    const Batch all(0, num_keys, num_keys);
     const int64_t page_bytes = ops.kv_page_bytes(kShape), num_pages = std::ssize(all.page_table);
     TF_ASSIGN_OR_RETURN(check.memory_, allocate_zeros(ops, 2 * page_bytes * num_pages));
     TF_ASSIGN_OR_RETURN(check.q_, upload(ops, q));
@@ -173,7 +173,7 @@ class AttentionCheck {
   /// The rows at positions [first, first + count).
   Status run(int64_t first, int64_t count, Outputs& outputs) {
     constexpr int64_t kColumns = kHeads * kHeadDim;
-    const Batch batch(first, count);
+    const Batch batch(first, count, num_keys_);
     ops_->begin_pass(batch.rows());
     ops_->attention({.out = View(out_.data(), DType::kBF16, {count, kColumns}),
                      .q = View(q_.data() + first * kColumns * 2, DType::kBF16, {count, kColumns}),
@@ -218,7 +218,8 @@ Result<Outputs> run_checks(Ops& ops) {
 
 /// Runs rows [0, num_rows) at once and in passes of other sizes, and counts what differs.
 template <class Check>
-Status compare_passes(Check check, int64_t num_rows, RowCheck& result) {
+Status compare_passes(std::string_view name, Check check, int64_t num_rows, RowCheck& total) {
+  RowCheck result;
   Outputs at_once;
   TF_RETURN_IF_ERROR(check.run(0, num_rows, at_once));
   for (const int64_t count : {1, 2, 8, 17, 130}) {
@@ -231,6 +232,12 @@ Status compare_passes(Check check, int64_t num_rows, RowCheck& result) {
       for (int64_t i = 0; i < std::ssize(part); ++i)
         result.num_different += part[i] != at_once[first * row_size + i] ? 1 : 0;
     }
+  }
+  total.num_outputs += result.num_outputs;
+  total.num_different += result.num_different;
+  if (result.num_different > 0) {
+    total.differing += fmt::format("{}{}: {} of {}", total.differing.empty() ? "" : ", ", name, result.num_different,
+                                   result.num_outputs);
   }
   return {};
 }
@@ -276,10 +283,10 @@ Result<RowCheck> check_rows(Ops& ops) {
   constexpr int64_t kRows = 300;
   for (const LinearSpec& spec : kSpecs) {
     TF_ASSIGN_OR_RETURN(LinearCheck check, LinearCheck::create(ops, spec, kRows));
-    TF_RETURN_IF_ERROR(compare_passes(std::move(check), kRows, result));
+    TF_RETURN_IF_ERROR(compare_passes("linear " + to_string(spec), std::move(check), kRows, result));
   }
   TF_ASSIGN_OR_RETURN(AttentionCheck check, AttentionCheck::create(ops, kRows));
-  TF_RETURN_IF_ERROR(compare_passes(std::move(check), kRows, result));
+  TF_RETURN_IF_ERROR(compare_passes("attention", std::move(check), kRows, result));
   return result;
 }
 

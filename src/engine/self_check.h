@@ -28,6 +28,7 @@ std::vector<IsaCheck> check_cpu_bits();
 struct RowCheck {
   int64_t num_outputs = 0;    ///< Values compared.
   int64_t num_different = 0;  ///< Values whose bits differ: with anything but 0 the backend must not be used.
+  std::string differing;      ///< What they are of: "linear affine 4-bit g64 bf16 [80, 576]: 512 of 38960, ...".
 };
 
 /// Whether a row's bits depend on how many rows a pass has, through linear layers of several formats and attention: what

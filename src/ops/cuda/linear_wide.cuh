@@ -40,6 +40,8 @@ struct Wide {
   static constexpr int kSharedBytes = kStages * kStageBytes + kParkedBytes + 2 * kStages * 8 + 1024;
   /// Chunks whose products are in flight, and with them the registers of their operands.
   static constexpr int kInFlight = kIsLean ? 2 : 1;
+  /// The operands are the registers that were loaded: a slot of the ring is free only when its products are done.
+  static constexpr bool kReloadsLate = kInFlight > 1 && Layout::kFormat == LinearFormat::kBf16;
 };
 /// Tiles of rows taken together before the next outputs: 12 x 128 rows by 11 x 128 outputs fill 132 SMs, near
 /// square, so that a wave's x and weights are each read from memory about once and meet in L2.
@@ -301,8 +303,14 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layo
           const int done = consumed - (kInFlight - 1);
           if (done >= 0 && lane == 0) mbarrier_arrive(&shared.empty[done % kStages]);
           ++consumed;
+        } else if (Sizes::kReloadsLate) {
+          wgmma_wait<0>();
         }
-        stream.load_next(stream.ring[i]);
+        if (!Sizes::kReloadsLate) {
+          stream.load_next(stream.ring[i]);
+        } else if (base + i > 0) {  // The very first place has none before it.
+          stream.load_next(stream.ring[(i + kAhead - 1) % kAhead]);
+        }
       }
     }
     sum.finish();
