@@ -298,7 +298,7 @@ TEST(Config, NemotronNanoHasThePublishedShapes) {
   EXPECT_THAT(shapes["layers.5.mixer.q_proj"], ElementsAre(4096, 2688));
   EXPECT_THAT(shapes["layers.42.mixer.k_proj"], ElementsAre(256, 2688));
   EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(6, {2, 128, DType::kBF16}));
-  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(23, {6144, 4, 64, 128, 64}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(23, {6144, 4, 64, 128, 64, 64}));
   // 2 MiB of states a layer and sequence, beside the rows of the convolution.
   EXPECT_EQ(spec.recurrent_layers[0].matrix_floats() * 4, 2 << 20);
 }
@@ -333,7 +333,7 @@ TEST(Config, NemotronSpecCountsStatesOfBothKinds) {
   const ModelSpec& spec = model->model->spec();
   EXPECT_EQ(spec.num_layers, 7);
   EXPECT_EQ(spec.kv_layers, (std::vector<KvShape>{{2, 16, DType::kBF16}}));
-  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(3, {112, 4, 6, 16, 8}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(3, {112, 4, 6, 16, 8, 6}));
   EXPECT_EQ(spec.layers[0], (LayerKind{MixerKind::kMamba2, MlpKind::kNone}));
   EXPECT_EQ(spec.layers[1], (LayerKind{MixerKind::kNone, MlpKind::kExperts}));
   EXPECT_EQ(spec.layers[2], (LayerKind{MixerKind::kAttention, MlpKind::kNone}));
@@ -618,7 +618,7 @@ TEST(QwenHybridConfig, LayersAndStatesFollowLayerTypes) {
                                        LayerKind{MixerKind::kAttention, MlpKind::kExperts}));
   EXPECT_THAT(spec.kv_layers, ElementsAre(KvShape{2, 16, DType::kBF16}));
   const RecurrentShape state = {
-      .conv_channels = 112, .conv_taps = 4, .num_heads = 6, .key_dim = 16, .value_dim = 8};
+      .conv_channels = 112, .conv_taps = 4, .num_heads = 6, .key_dim = 16, .value_dim = 8, .num_gates = 12};
   EXPECT_THAT(spec.recurrent_layers, ElementsAre(state, state));
 }
 

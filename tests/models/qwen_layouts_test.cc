@@ -162,7 +162,7 @@ TEST(QwenNames, ThePublished27BHoldsExactlyTheTensorsThatItsConfigDeclares) {
 
   const ModelSpec& spec = (*model)->spec();
   EXPECT_EQ(spec.kv_layers, std::vector<KvShape>(16, {4, 256, DType::kBF16}));
-  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(48, {10240, 4, 48, 128, 128}));
+  EXPECT_EQ(spec.recurrent_layers, std::vector<RecurrentShape>(48, {10240, 4, 48, 128, 128, 96}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, QwenLayouts,
