@@ -10,7 +10,8 @@
 namespace tensorfold::cuda {
 namespace {
 
-/// Pairs taken at a time: bounds the scratch at 16,384 * (4 * hidden_size + 2 * intermediate_size) bytes.
+/// Pairs taken at a time: bounds the scratch at 16,384 * (4 * hidden_size + 2 * intermediate_size) bytes, and
+/// 4 * intermediate_size more where gate and up have different formats.
 constexpr int64_t kMaxPairs = 16384;
 /// Of the kernels for few rows: two blocks of 8 warps an SM need half of its 227 KB each.
 constexpr int64_t kMaxOperandBytes = int64_t{200} << 10;
@@ -48,10 +49,9 @@ bool is_in_place(std::span<const LinearWeight> weights, int64_t stride, int64_t 
 }
 
 /// The first and the last matrix speak for those between: a layer's are placed one after the other.
-ExpertMatrices matrices_of(std::span<const LinearWeight> weights, const LinearSpec& spec) {
+ExpertMatrices matrices_of(std::span<const LinearWeight> weights) {
   ExpertMatrices matrices{};
   if (weights.empty()) return matrices;
-  TF_CHECK(weights[0].spec == spec, "experts on CUDA: gate and up differ");
   matrices.data = weights[0].data;
   matrices.bias = weights[0].bias;
   matrices.stride_bytes = weights.size() > 1 ? weights[1].data - weights[0].data : 0;
@@ -65,12 +65,15 @@ ExpertMatrices matrices_of(std::span<const LinearWeight> weights, const LinearSp
 void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
   launch.block_rows =
       static_cast<int>(std::clamp<int64_t>(kMaxPairs / launch.num_choices, 1, std::max(1, launch.num_rows)));
-  const auto fits = [](const ExpertProduct& product, int rows) {
-    return expert_operand_bytes(product, rows) <= kMaxOperandBytes;
+  const bool has_gate = launch.gate.data != nullptr;
+  const auto fits = [&](int rows, int down_rows) {
+    const int64_t bytes = std::max({expert_operand_bytes(launch.into, rows),
+                                    has_gate ? expert_operand_bytes(launch.into_gate, rows) : 0,
+                                    expert_operand_bytes(launch.out_of, down_rows)});
+    return bytes <= kMaxOperandBytes;
   };
   const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
-  if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(launch.into, 1) &&
-      fits(launch.out_of, launch.num_choices)) {
+  if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(1, launch.num_choices)) {
     launch.kind = ExpertTasks::kOneRow;
     launch.task_rows = 1;
     return;
@@ -78,18 +81,16 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
   // Beyond a full task an expert on average, those for few rows would read weights more than once.
   const bool is_many = kernel == ExpertsKernel::kAuto ? pairs > int64_t{kFewTaskRows} * launch.num_experts
                                                       : kernel == ExpertsKernel::kManyRows;
-  if (is_many && has_experts_many(launch.into.layout) && has_experts_many(launch.out_of.layout)) {
+  if (is_many && has_experts_many(launch.into.layout) && has_experts_many(launch.out_of.layout) &&
+      (!has_gate || has_experts_many(launch.into_gate.layout))) {
     launch.kind = ExpertTasks::kManyRows;
     launch.task_rows = kManyTaskRows;
     return;
   }
   launch.kind = ExpertTasks::kFewRows;
   launch.task_rows = kFewTaskRows;
-  while (launch.task_rows > 1 &&
-         !(fits(launch.into, launch.task_rows) && fits(launch.out_of, launch.task_rows)))
-    launch.task_rows /= 2;
-  TF_CHECK(fits(launch.into, launch.task_rows) && fits(launch.out_of, launch.task_rows),
-           "experts on CUDA: too wide");
+  while (launch.task_rows > 1 && !fits(launch.task_rows, launch.task_rows)) launch.task_rows /= 2;
+  TF_CHECK(fits(launch.task_rows, launch.task_rows), "experts on CUDA: too wide");
 }
 
 /// The launch without its scratch.
@@ -102,9 +103,10 @@ ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kern
   TF_CHECK(weights.gate_proj.empty() != call.activation.has_gate());
   TF_CHECK(!call.accumulate || call.out.dtype == DType::kF32);
   ExpertsLaunch launch{};
-  launch.gate = matrices_of(weights.gate_proj, weights.up_proj[0].spec);
-  launch.up = matrices_of(weights.up_proj, weights.up_proj[0].spec);
-  launch.down = matrices_of(weights.down_proj, weights.down_proj[0].spec);
+  launch.gate = matrices_of(weights.gate_proj);
+  launch.up = matrices_of(weights.up_proj);
+  launch.down = matrices_of(weights.down_proj);
+  if (!weights.gate_proj.empty()) launch.into_gate = product_of(weights.gate_proj[0].spec);
   launch.into = product_of(weights.up_proj[0].spec);
   launch.out_of = product_of(weights.down_proj[0].spec);
   launch.x = call.x.data;
@@ -138,6 +140,7 @@ int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
     taken += round_up(bytes, 256);
   };
   take(launch.product, pairs * launch.product_stride * 2);
+  if (has_gate_alone(launch)) take(launch.gate_sums, pairs * launch.product_stride * 4);
   if (launch.kind == ExpertTasks::kOneRow) return taken;
   take(launch.num_tasks, 4);
   take(launch.tasks,

@@ -24,7 +24,8 @@ void launch_stage_of_any(CUstream_st* stream, const ExpertsLaunch& p, ExpertStag
 }  // namespace
 
 void launch_experts_few(CUstream_st* stream, const ExpertsLaunch& p) {
-  launch_stage_of_any(stream, p, p.gate.data != nullptr ? ExpertStage::kGateUp : ExpertStage::kUp);
+  if (has_gate_alone(p)) launch_stage_of_any(stream, p, ExpertStage::kGate);
+  launch_stage_of_any(stream, p, has_fused_gate(p) ? ExpertStage::kGateUp : ExpertStage::kUp);
   launch_stage_of_any(stream, p, ExpertStage::kDown);
 }
 

@@ -57,7 +57,8 @@ struct ExpertsLaunch {
   ExpertMatrices gate;  ///< data null where the activation has no gate.
   ExpertMatrices up;
   ExpertMatrices down;
-  ExpertProduct into;           ///< Of gate and up: [I, E].
+  ExpertProduct into_gate;      ///< Of gate: [I, E].
+  ExpertProduct into;           ///< Of up: [I, E].
   ExpertProduct out_of;         ///< Of down: [E, I].
   const std::byte* x;           ///< [T, E] bf16
   const int32_t* expert_ids;    ///< [T, k]
@@ -72,6 +73,7 @@ struct ExpertsLaunch {
   ExpertTask* tasks;
   int32_t* pairs;      ///< [block_rows * k], sorted by expert, then ascending.
   std::byte* product;  ///< [pairs, product_stride] bf16: the activation of gate and up.
+  float* gate_sums;    ///< [pairs, product_stride]: gate's outputs if it has a launch of its own, else null.
   float* down_sums;    ///< [pairs, down_stride]: each pair's output before its weight.
   int64_t product_stride;
   int64_t down_stride;
@@ -87,6 +89,12 @@ struct ExpertsLaunch {
   bool out_is_bf16;
   bool accumulate;
 };
+
+/// Whether one kernel multiplies by gate and up. Where their formats differ, each has a launch of its own.
+inline bool has_fused_gate(const ExpertsLaunch& p) {
+  return p.gate.data != nullptr && p.into_gate.layout == p.into.layout;
+}
+inline bool has_gate_alone(const ExpertsLaunch& p) { return p.gate.data != nullptr && !has_fused_gate(p); }
 
 /// The most tasks that `pairs` pairs can become. Each is full, or the last of its expert.
 constexpr int max_expert_tasks(int64_t pairs, int num_experts, int task_rows) {

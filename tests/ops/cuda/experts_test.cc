@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -85,8 +86,9 @@ class Projection {
 
 struct Shape {
   int64_t num_experts;
-  LinearSpec into;    ///< Of gate and up.
-  LinearSpec out_of;  ///< Of down.
+  LinearSpec into;                      ///< Of gate and up.
+  LinearSpec out_of;                    ///< Of down.
+  std::optional<LinearSpec> gate = {};  ///< Where it has another format than up.
 };
 
 struct Layer {
@@ -94,7 +96,7 @@ struct Layer {
   Projection gate, up, down;
   Layer(const Shape& s, bool has_bias)
       : shape(s),
-        gate(s.into, s.num_experts, has_bias, 1000),
+        gate(s.gate.value_or(s.into), s.num_experts, has_bias, 1000),
         up(s.into, s.num_experts, has_bias, 2000),
         down(s.out_of, s.num_experts, has_bias, 3000) {}
   ExpertsWeight weights(bool has_gate) const {
@@ -294,6 +296,16 @@ const Shape kShapes[] = {
      .into = affine(4, 128, 192, 64, DType::kF32),
      .out_of = affine(6, 192, 128, 64, DType::kF32)},
     {.num_experts = 5, .into = dense(120, 200, DType::kF16), .out_of = dense(200, 120, DType::kF32)},
+    // Gate and up in formats of their own: units of one chunk beside units of two, with and without many().
+    {.num_experts = 6,
+     .into = affine(3, 192, 384, 128),
+     .out_of = affine4(384, 192, 64),
+     .gate = affine4(192, 384, 64)},
+    {.num_experts = 5,
+     .into = affine4(120, 640, 32),
+     .out_of = dense(640, 120),
+     .gate = affine(8, 120, 640, 64, DType::kF16)},
+    {.num_experts = 7, .into = dense(160, 416), .out_of = mxfp4(416, 160), .gate = mxfp4(160, 416)},
 };
 
 // What the host decides: no device is needed.
@@ -335,6 +347,31 @@ TEST(CudaExpertsLaunchTest, FindsExpertsByTheirStrideAndRefusesOthers) {
   unread.up.back().data -= 256;
   unread.down.back().bias = nullptr;
   EXPECT_DEATH(experts_launch(unread.call, nullptr), "not in a row");
+}
+
+TEST(CudaExpertsLaunchTest, TakesGateAndUpOfDifferentFormats) {
+  UnreadCall unread(3, 2, 5, affine(3, 64, 256, 64), affine4(256, 64, 64), 32768);
+  const ExpertsLaunch equal = experts_launch(unread.call, nullptr);
+  EXPECT_TRUE(has_fused_gate(equal));
+  EXPECT_FALSE(has_gate_alone(equal));
+  const int64_t bytes = experts_scratch_bytes(unread.call);
+  for (LinearWeight& gate : unread.gate) gate.spec = affine(8, 64, 256, 32);
+  const ExpertsLaunch launch = experts_launch(unread.call, nullptr);
+  EXPECT_TRUE(has_gate_alone(launch));
+  EXPECT_FALSE(has_fused_gate(launch));
+  EXPECT_EQ(launch.into_gate.layout.bits, 8);
+  EXPECT_EQ(launch.into.layout.bits, 3);
+  EXPECT_GE(experts_scratch_bytes(unread.call), bytes + int64_t{3} * 2 * 64 * 4);
+  // Without a gate nothing is kept.
+  unread.call.weights.gate_proj = {};
+  unread.call.activation = {MlpActivation::Kind::kRelu2};
+  EXPECT_FALSE(has_gate_alone(experts_launch(unread.call, nullptr)));
+  // Many rows need all three in layouts of theirs.
+  unread.call.weights.gate_proj = unread.gate;
+  unread.call.activation = {};
+  EXPECT_EQ(experts_launch(unread.call, nullptr, ExpertsKernel::kManyRows).kind, ExpertTasks::kManyRows);
+  for (LinearWeight& gate : unread.gate) gate.spec = affine(8, 64, 256, 32, DType::kF16);
+  EXPECT_EQ(experts_launch(unread.call, nullptr, ExpertsKernel::kManyRows).kind, ExpertTasks::kFewRows);
 }
 
 TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {

@@ -14,17 +14,18 @@ namespace tensorfold::cuda {
 /// The products of one launch: a parameter, not a template's, so that there is one kernel a layout.
 enum class ExpertStage : int {
   kGateUp,  ///< Both, and the activation.
-  kUp,      ///< And the activation, which has no gate.
+  kGate,    ///< Alone, its outputs kept for kUp.
+  kUp,      ///< And the activation, of kGate's outputs too where there are any.
   kDown,
 };
 
 __host__ __device__ __forceinline__ const ExpertProduct& product_of(const ExpertsLaunch& p,
                                                                     ExpertStage stage) {
-  return stage == ExpertStage::kDown ? p.out_of : p.into;
+  return stage == ExpertStage::kDown ? p.out_of : stage == ExpertStage::kGate ? p.into_gate : p.into;
 }
 /// The only or the first projection of a stage; kGateUp has up as well.
 __device__ __forceinline__ const ExpertMatrices& matrices_of(const ExpertsLaunch& p, ExpertStage stage) {
-  return stage == ExpertStage::kGateUp ? p.gate : stage == ExpertStage::kUp ? p.up : p.down;
+  return stage == ExpertStage::kDown ? p.down : stage == ExpertStage::kUp ? p.up : p.gate;
 }
 
 /// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous
@@ -85,6 +86,7 @@ __device__ __forceinline__ float activate(const ExpertsLaunch& p, float gate, fl
 }
 
 /// Stores output `column` of a pair: `sum` of the stage's matrix (`up_sum` beside gate's), without its bias.
+/// kUp finds gate's output where a thread of the previous kernel stored it.
 __device__ __forceinline__ void finish_output(const ExpertsLaunch& p, ExpertStage stage, int expert, int pair,
                                               int column, float sum, float up_sum) {
   sum = with_bias(matrices_of(p, stage), expert, column, sum);
@@ -92,10 +94,15 @@ __device__ __forceinline__ void finish_output(const ExpertsLaunch& p, ExpertStag
     p.down_sums[pair * p.down_stride + column] = sum;
     return;
   }
-  const bool is_gated = stage == ExpertStage::kGateUp;
-  if (is_gated) up_sum = with_bias(p.up, expert, column, up_sum);
-  reinterpret_cast<__nv_bfloat16*>(p.product)[pair * p.product_stride + column] =
-      __float2bfloat16_rn(activate(p, sum, is_gated ? up_sum : sum));
+  const int64_t at = pair * p.product_stride + column;
+  if (stage == ExpertStage::kGate) {
+    p.gate_sums[at] = sum;
+    return;
+  }
+  float gate = sum, up = sum;
+  if (stage == ExpertStage::kGateUp) up = with_bias(p.up, expert, column, up_sum);
+  if (stage == ExpertStage::kUp && p.gate_sums != nullptr) gate = load_written(p.gate_sums + at);
+  reinterpret_cast<__nv_bfloat16*>(p.product)[at] = __float2bfloat16_rn(activate(p, gate, up));
 }
 
 /// Stores element `at` of the output: the weighted sum of its row's choices, or adds it.
