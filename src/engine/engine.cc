@@ -33,7 +33,7 @@ Status check_options(const EngineOptions& options, const ModelSpec& spec) {
   TF_RETURN_IF_ERROR(check("kv_memory_bytes", options.kv_memory_bytes, 0));
   TF_RETURN_IF_ERROR(check("max_sequences", options.max_sequences, 1));
   TF_RETURN_IF_ERROR(check("max_queued", options.max_queued, 0));
-  TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 1));
+  TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 0));
   if (options.draft_max < 1 || options.draft_max > kMaxDraftTokens)
     return invalid_argument("draft_max is {}, expected 1 to {}", options.draft_max, kMaxDraftTokens);
   if (options.context_tokens > spec.max_position_embeddings) {
@@ -177,6 +177,7 @@ Status Engine::Impl::start() {
   TF_RETURN_IF_ERROR(check_options(options, spec));
   TF_ASSIGN_OR_RETURN(const StateMemory memory, divide_memory());
   options.max_sequences = memory.max_sequences;
+  if (options.pass_tokens == 0) options.pass_tokens = model->ops->device().is_host_memory() ? 512 : 2048;
   const int64_t kv_tokens = memory.num_pages * kPageTokens;
   limits = {.vocab_size = spec.vocab_size,
             .context_tokens = options.context_tokens > 0 ? options.context_tokens

@@ -116,8 +116,9 @@ struct EngineOptions {
   int64_t max_queued = 1024;
   /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a
   /// quarter of it, so that a long prompt delays the others' next token by a quarter of the time. Larger:
-  /// faster prompts, more scratch memory.
-  int64_t pass_tokens = 512;
+  /// faster prompts, more scratch memory. 0: 512, or 2,048 where the device's memory is its own (a GPU needs more
+  /// rows to be busy, and is through with them sooner).
+  int64_t pass_tokens = 0;
   DraftMode draft = DraftMode::kOff;
   /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
   /// good, more work thrown away where they are not.

@@ -15,16 +15,22 @@ namespace tensorfold::cuda {
 
 class LaunchList {
  public:
-  /// Appends kLaunch(stream, launch), a function of the kernels' side that takes plain data.
+  /// Appends kLaunch(stream, launch), a function of the kernels' side that takes plain data. Returns its place.
   template <auto kLaunch, class Launch>
-  void add(const Launch& launch) {
+  size_t add(const Launch& launch) {
     static_assert(std::is_trivially_copyable_v<Launch> && alignof(Launch) <= kAlignment);
     Launch plain = launch;
 #if defined(__GNUC__) && !defined(__clang__)
     __builtin_clear_padding(&plain);  // else equal launches could differ
 #endif
-    append([](Stream stream, const std::byte* at) { kLaunch(stream, *reinterpret_cast<const Launch*>(at)); }, &plain,
-           sizeof plain);
+    return append([](Stream stream, const std::byte* at) { kLaunch(stream, *reinterpret_cast<const Launch*>(at)); },
+                  &plain, sizeof plain);
+  }
+
+  /// The launch that add() put at `place`.
+  template <class Launch>
+  Launch& at(size_t place) {
+    return *reinterpret_cast<Launch*>(bytes_.data() + place);
   }
 
   void run(Stream stream) const;
@@ -40,7 +46,7 @@ class LaunchList {
     Run run;
     size_t bytes;  ///< Of the launch, padded to kAlignment.
   };
-  void append(Run run, const void* launch, size_t bytes);
+  size_t append(Run run, const void* launch, size_t bytes);
 
   std::vector<std::byte> bytes_;  ///< A header and its launch, again and again.
 };

@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace tensorfold::cuda {
 
-inline constexpr int kMaxLinearCalls = 4;  ///< Products of one x that share a launch.
+inline constexpr int kMaxLinearCalls = 8;  ///< Products of one x that share a launch.
 
 /// Which kernel computes a product. Tests force each; callers leave kAuto.
 enum class LinearKernel : uint8_t {
@@ -22,13 +22,14 @@ enum class LinearKernel : uint8_t {
 };
 inline constexpr int64_t kDecodeRows = 32;
 
-/// How the decode kernel is cut into blocks. What changes no bit: the benchmark compares, callers leave the
+/// How the kernels are cut into blocks. What changes no bit: the benchmark compares, callers leave the
 /// default.
 struct LinearTuning {
   uint8_t blocks_per_sm =
       1;                    ///< 1: up to 24 warps a block; 2: up to 16, half the registers and shared memory.
   uint8_t grid_blocks = 1;  ///< Blocks started for each multiprocessor, at most blocks_per_sm.
   uint8_t min_cluster = 2;  ///< 1, 2 or 4 blocks to a tile, where they have room for x.
+  uint8_t wide_split = 0;   ///< Wide kernel: 1, 2 or 4 blocks to a tile; 0: as the number of tiles suggests.
 };
 
 /// One matrix of a launch.
