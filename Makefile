@@ -1,12 +1,13 @@
 # The short way to everything. `make test` and `make demo` install what is missing; the other targets do not.
 # make        build/cpu/tensorfold                       make test   build, run every test, print the counts
+# make cuda   build/cuda/tensorfold, with the CUDA backend (needs nvcc 12.4 or newer)
 # make demo   fetch a small model, answer a question     make fuzz   fuzz every parser (FUZZ_SECONDS each, default 60)
 # make clean  remove build/ (the Python packages stay in .venv)
 
 MODEL_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tensorfold/SmolLM2-135M-Instruct
 FUZZ_SECONDS ?= 60
 
-.PHONY: build test demo fuzz clean
+.PHONY: build cuda test demo fuzz clean
 
 build: build/cpu/build.ninja
 	@cmake --build build/cpu
@@ -15,6 +16,11 @@ build/cpu/build.ninja: CMakePresets.json
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || \
 	  { echo "cmake or ninja is missing: run tools/install_dependencies.sh first"; exit 1; }
 	@cmake --preset cpu
+
+cuda:
+	@tools/install_dependencies.sh build
+	@cmake --preset cuda
+	@cmake --build build/cuda
 
 test:
 	@tools/install_dependencies.sh build test venv

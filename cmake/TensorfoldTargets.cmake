@@ -29,6 +29,7 @@ add_custom_target(fuzz_targets)      # every fuzz target
 add_custom_target(threaded_tests)    # every test labelled `threads`: what ThreadSanitizer runs
 add_custom_target(quick_tests)       # every test not labelled slow or large: what AddressSanitizer runs
 add_custom_target(arithmetic_tests)  # every test labelled `arithmetic`: what arm64 runs
+add_custom_target(cuda_tests)        # every test labelled `cuda`
 
 # tf_library(<folder> SOURCES a.cc ... DEPS base ... LIBS external ...)
 # The library of src/<folder>. DEPS are folders above it in style.md's list; LIBS are private to it.
@@ -65,6 +66,9 @@ function(tf_test name)
   endif()
   if("arithmetic" IN_LIST ARG_LABELS)
     add_dependencies(arithmetic_tests ${name})
+  endif()
+  if("cuda" IN_LIST ARG_LABELS)
+    add_dependencies(cuda_tests ${name})
   endif()
   if(NOT "large" IN_LIST ARG_LABELS AND NOT "slow" IN_LIST ARG_LABELS)
     add_dependencies(quick_tests ${name})
