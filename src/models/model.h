@@ -20,8 +20,8 @@ struct Pass {
   std::span<const int32_t> tokens;      ///< [T] host; each in [0, vocab_size).
   RowBatch rows;                        ///< Positions and sequences of the T rows.
   std::span<const int32_t> logit_rows;  ///< [R] ascending rows whose logits are wanted.
-  /// [D] ascending: the drafted rows of all sequences (SequenceRows::num_drafted). Recurrent layers keep their
-  /// inputs for commit().
+  /// [D] ascending: the drafted rows of all sequences (SequenceRows::num_drafted). Recurrent layers keep
+  /// their inputs for commit().
   std::span<const int32_t> drafted_rows = {};
 };
 
@@ -34,9 +34,9 @@ struct State {
 
 /// What a pass computes, on the device.
 struct Outputs {
-  View logits;  ///< [R, V] f32: of Pass::logit_rows.
-  View hidden = {};  ///< [T, E] f32: of every row, after the final norm, for a draft head. data == nullptr: not
-                ///< wanted.
+  View logits;       ///< [R, V] f32: of Pass::logit_rows.
+  View hidden = {};  ///< [T, E] f32: of every row, after the final norm, for a draft head. data == nullptr:
+                     ///< not wanted.
 };
 
 /// What a layer does to the residual stream: for `info`, and to count states.
@@ -95,11 +95,11 @@ class Model {
   virtual void forward(const Pass& pass, Ops& ops, Weights& weights, const State& state, Arena& scratch,
                        const Outputs& outputs) const = 0;
 
-  /// Takes drafted rows of the last forward() into the recurrent states, with the bits that they would have had
-  /// undrafted. Row i of `accepted` is that pass's drafted_rows[i]; a sequence has the first of its drafted
-  /// rows there, as many as were accepted, and rows between belong to nobody. `scratch` as for forward(). In a
-  /// pass of its own (Ops::begin_pass). Models without recurrent layers have nothing to do: their keys and
-  /// values are written.
+  /// Takes drafted rows of the last forward() into the recurrent states, with the bits that they would have
+  /// had undrafted. Row i of `accepted` is that pass's drafted_rows[i]; a sequence has the first of its
+  /// drafted rows there, as many as were accepted, and rows between belong to nobody. `scratch` as for
+  /// forward(). In a pass of its own (Ops::begin_pass). Models without recurrent layers have nothing to do:
+  /// their keys and values are written.
   virtual void commit(const RowBatch& accepted, Ops& ops, Weights& weights, const State& state,
                       Arena& scratch) const {
     static_cast<void>(accepted), static_cast<void>(ops), static_cast<void>(weights);
