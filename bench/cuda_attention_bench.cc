@@ -1,6 +1,5 @@
-// Speed of attention() on CUDA: decoding as bytes of cache per second against copy bandwidth, prompts as operations.
-#include "ops/cuda/attention.h"
-
+// Speed of attention() on CUDA: decoding as bytes of cache per second against copy bandwidth, prompts as
+// operations.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/cuda/attention.h"
 #include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
@@ -35,21 +35,32 @@ double median_ms(int repeats, const Call& call) {
 double copy_gb_per_s() {
   constexpr size_t kBytes = size_t{2} << 30;
   DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms = median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
+  const double ms =
+      median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
   return 2.0 * kBytes / ms / 1e6;
 }
 
-/// The last `rows` positions of `streams` sequences of `context` tokens. As many layers' caches as keep them out of L2
-/// are taken in turn, as one graph.
-void bench(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t context, int64_t rows, int64_t streams, double copy) {
+/// The last `rows` positions of `streams` sequences of `context` tokens. As many layers' caches as keep them
+/// out of L2 are taken in turn, as one graph.
+struct BenchCase {
+  int64_t heads, kv_heads, head_dim;
+  int64_t context = 0, rows = 1, streams = 1;
+  int64_t window = 0;
+};
+
+void bench(const BenchCase& c, AttentionKernel kernel, double copy) {
+  const auto [heads, kv_heads, head_dim, context, rows, streams, window] = c;
   const KvShape shape{kv_heads, head_dim, DType::kBF16};
-  const int64_t page_bytes = cuda_kv_page_bytes(shape), pages_each = (context + kPageTokens - 1) / kPageTokens;
+  const int64_t page_bytes = cuda_kv_page_bytes(shape),
+                pages_each = (context + kPageTokens - 1) / kPageTokens;
   const int64_t bytes = 2 * page_bytes * pages_each * streams;
-  const int layers = rows > 64 ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes, 2, 64));
+  const int layers =
+      rows > 64 ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes, 2, 64));
   DeviceArray<bf16> memory(random_bf16(static_cast<size_t>(page_bytes), 1));
   DeviceArray<std::byte> pages(static_cast<size_t>(bytes * layers));
   for (int64_t at = 0; at < bytes * layers; at += 2 * page_bytes)
-    cuda_check(cudaMemcpyAsync(pages.data() + at, memory.data(), static_cast<size_t>(2 * page_bytes), cudaMemcpyDeviceToDevice));
+    cuda_check(cudaMemcpyAsync(pages.data() + at, memory.data(), static_cast<size_t>(2 * page_bytes),
+                               cudaMemcpyDeviceToDevice));
   std::vector<int32_t> table(pages_each), positions;
   std::vector<std::vector<int32_t>> tables;
   std::vector<SequenceRows> sequences;
@@ -57,7 +68,8 @@ void bench(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t context, i
     std::iota(table.begin(), table.end(), static_cast<int32_t>(s * pages_each));
     tables.push_back(table);
   }
-  for (int64_t s = 0; s < streams; ++s) sequences.push_back({s * rows, rows, context - rows, tables[s].data()});
+  for (int64_t s = 0; s < streams; ++s)
+    sequences.push_back({s * rows, rows, context - rows, tables[s].data()});
   std::vector<AttentionSequence> device_form;
   std::vector<int32_t> flat;
   AttentionRows device_rows = make_attention_rows({positions, sequences}, device_form, flat);
@@ -67,30 +79,44 @@ void bench(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t context, i
   const int64_t columns = heads * head_dim, total = rows * streams;
   const DeviceArray<bf16> q(random_bf16(static_cast<size_t>(total * columns), 2));
   DeviceArray<bf16> out(static_cast<size_t>(total * columns));
-  KvPages kv{.shape = shape, .k = nullptr, .v = nullptr, .page_stride_bytes = 2 * page_bytes, .num_pages = pages_each * streams};
+  KvPages kv{.shape = shape,
+             .k = nullptr,
+             .v = nullptr,
+             .page_stride_bytes = 2 * page_bytes,
+             .num_pages = pages_each * streams};
   AttentionCall call{.out = View(out.data(), DType::kBF16, {total, columns}),
                      .q = View(q.data(), DType::kBF16, {total, columns}),
-                     .pages = &kv, .rows = {}, .num_heads = heads, .scale = 0.0625f};
-  const bool is_split = rows * heads / kv_heads <= kSplitQueryRows;
-  const DeviceArray<std::byte> scratch(is_split ? static_cast<size_t>(attention_scratch_bytes(call, device_rows)) : 16);
+                     .pages = &kv,
+                     .rows = {},
+                     .num_heads = heads,
+                     .scale = 0.0625f,
+                     .window = window};
+  const bool is_split = kernel == AttentionKernel::kSplit;
+  const DeviceArray<std::byte> scratch(
+      is_split ? static_cast<size_t>(attention_scratch_bytes(call, device_rows)) : 16);
   cudaStream_t stream;
   cuda_check(cudaStreamCreate(&stream));
   cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int layer = 0; layer < layers; ++layer) {
     kv.k = pages.data() + layer * bytes, kv.v = kv.k + page_bytes;
-    attention(stream, call, device_rows, scratch.data());
+    attention(stream, call, device_rows, scratch.data(), kernel);
   }
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   cuda_check(cudaStreamEndCapture(stream, &graph));
   cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  const double ms = median_ms(rows > 64 ? 5 : 11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
+  const double ms =
+      median_ms(rows > 64 ? 5 : 11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
   cuda_check(cudaGetLastError());
   cuda_check(cudaDeviceSynchronize());
-  const double pairs = static_cast<double>(rows) * (static_cast<double>(context) - static_cast<double>(rows - 1) / 2) * streams;
-  std::printf("attention,%lld,%lld,%lld,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", (long long)heads, (long long)kv_heads,
-              (long long)head_dim, (long long)context, (long long)streams, (long long)rows, is_split ? "split" : "serial",
-              ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy, 4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
+  double pairs = 0;
+  for (int64_t pos = context - rows; pos < context; ++pos)
+    pairs += static_cast<double>(streams * (window > 0 ? std::min(window, pos + 1) : pos + 1));
+  const char* name = is_split ? "split" : kernel == AttentionKernel::kSerial ? "serial" : "wide";
+  std::printf("attention,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", (long long)heads,
+              (long long)kv_heads, (long long)head_dim, (long long)window, (long long)context,
+              (long long)streams, (long long)rows, name, ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy,
+              4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
   std::fflush(stdout);
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
@@ -104,13 +130,27 @@ int main() {
   using namespace tensorfold::cuda;
   if (!have_device()) return std::fprintf(stderr, "cuda_attention_bench: no sm_90 device\n"), 1;
   const double copy = copy_gb_per_s();
-  std::printf("copy,%.0f GB/s\nop,heads,kv_heads,head_dim,context,streams,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
-  struct Heads { int64_t heads, kv_heads, head_dim; };
-  for (const Heads& h : {Heads{24, 4, 256}, Heads{32, 8, 128}}) {
-    for (int64_t context : {1024, 8192, 32768, 131072}) bench(h.heads, h.kv_heads, h.head_dim, context, 1, 1, copy);
-    for (int64_t context : {1024, 32768}) bench(h.heads, h.kv_heads, h.head_dim, context, 8, 1, copy);
-    bench(h.heads, h.kv_heads, h.head_dim, 1024, 1, 32, copy);
-    for (int64_t context : {2048, 8192}) bench(h.heads, h.kv_heads, h.head_dim, context, context, 1, copy);
-    bench(h.heads, h.kv_heads, h.head_dim, 32768, 2048, 1, copy);
+  std::printf(
+      "copy,%.0f "
+      "GB/s\nop,heads,kv_heads,head_dim,window,context,streams,rows,kernel,us,gb_per_s,of_copy,tflops\n",
+      copy);
+  // Qwen3.8-27B, gpt-oss's two kinds of layer, and heads of 128.
+  for (const BenchCase& h :
+       {BenchCase{24, 4, 256}, BenchCase{64, 8, 64},
+        BenchCase{.heads = 64, .kv_heads = 8, .head_dim = 64, .window = 128}, BenchCase{32, 8, 128}}) {
+    const auto run = [&](AttentionKernel kernel, int64_t context, int64_t rows, int64_t streams) {
+      BenchCase c = h;
+      c.context = context, c.rows = rows, c.streams = streams;
+      bench(c, kernel, copy);
+    };
+    for (int64_t context : {128, 1024, 8192, 32768, 131072}) run(AttentionKernel::kSplit, context, 1, 1);
+    for (int64_t context : {1024, 32768}) run(AttentionKernel::kSplit, context, 8, 1);
+    run(AttentionKernel::kSplit, 1024, 1, 32);
+    for (AttentionKernel kernel : {AttentionKernel::kSerial, AttentionKernel::kWide}) {
+      run(kernel, 512, 512, 1);
+      for (int64_t context : {2048, 8192}) run(kernel, context, context, 1);
+      run(kernel, 32768, 2048, 1);
+    }
+    run(AttentionKernel::kWide, 32768, 32768, 1);
   }
 }

@@ -99,6 +99,7 @@ AttentionLaunch attention_launch(const AttentionCall& call, const AttentionRows&
   const int64_t query_rows = rows.max_rows * call.num_heads / shape.num_kv_heads;
   launch.is_split =
       kernel == AttentionKernel::kSplit || (kernel == AttentionKernel::kAuto && query_rows <= kSplitQueryRows);
+  launch.is_wide = kernel == AttentionKernel::kWide;
   return launch;
 }
 

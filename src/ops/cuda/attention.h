@@ -2,7 +2,8 @@
 //
 // Arithmetic (arithmetic.md, "Attention"; ops.h): 16-wide tensor-core steps for q.k over head_dim and for p.v over keys,
 // spans of attention_spans.h. A row's bits depend on its sequence's keys and values up to it alone. Cached values
-// must be finite: a NaN in the value of one row of a pass also reaches rows of the same 16-row tile that do not see it.
+// must be finite: a NaN in the value of one row of a pass also reaches rows of the same tile that do not see it (16
+// query rows, or in the wide kernel a block's 128 or 192).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace tensorfold::cuda {
 enum class AttentionKernel {
   kAuto,    ///< kSplit up to kSplitQueryRows query rows a KV head, kSerial beyond.
   kSplit,   ///< Spans dealt to blocks, then merged: decoding.
-  kSerial,  ///< Spans in turn: prompts.
+  kSerial,  ///< Spans in turn, a warp 16 query rows: prompts.
+  kWide,    ///< Spans in turn, a warpgroup 64 query rows: prompts.
 };
 inline constexpr int64_t kSplitQueryRows = 64;
 

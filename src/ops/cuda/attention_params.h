@@ -37,6 +37,7 @@ struct AttentionSequence {
 
 struct AttentionLaunch {
   bool is_split;        ///< Blocks are spans, then a merge; else rows, spans in turn.
+  bool is_wide;         ///< Not split: 64 query rows a warpgroup; else 16 a warp.
   const AttentionSequence* sequences;
   const int32_t* page_tables;
   int num_sequences;
@@ -82,8 +83,10 @@ struct AppendKvLaunch {
 
 void launch_attention_split(CUstream_st* stream, const AttentionLaunch& launch);
 void launch_attention_serial(CUstream_st* stream, const AttentionLaunch& launch);
+void launch_attention_wide(CUstream_st* stream, const AttentionLaunch& launch);
 inline void launch_attention(CUstream_st* stream, const AttentionLaunch& launch) {
-  launch.is_split ? launch_attention_split(stream, launch) : launch_attention_serial(stream, launch);
+  if (launch.is_split) return launch_attention_split(stream, launch);
+  launch.is_wide ? launch_attention_wide(stream, launch) : launch_attention_serial(stream, launch);
 }
 void launch_append_kv(CUstream_st* stream, const AppendKvLaunch& launch);
 

@@ -92,25 +92,6 @@ struct SpanTiles {
   }
 };
 
-/// The bringing warp: one lane asks for the keys' column blocks, then the values', tile by tile.
-template <int kD, class Sizes>
-__device__ __forceinline__ void produce(const AttentionLaunch& p, const AttentionSequence& s, const SpanTiles& tiles,
-                                        int kv_head, uint32_t ring, uint64_t* full, uint64_t* empty) {
-  int stage = 0, round = 0;
-  int next_page = p.page_tables[s.first_page + tiles.first_tile];
-  for (int tile = tiles.first_tile; tile < tiles.end_tile; ++tile) {
-    const int64_t offset = next_page * p.page_stride + int64_t{kv_head} * kKvTile * kD * 2;
-    if (tile + 1 < tiles.end_tile) next_page = p.page_tables[s.first_page + tile + 1];
-    for (int part = 0; part < Sizes::kTileStages; ++part) {
-      if (round > 0) mbarrier_wait(&empty[stage], (round - 1) & 1);
-      const std::byte* from = (part < kD / 64 ? p.k : p.v) + offset + part % (kD / 64) * kKvStageBytes;
-      mbarrier_expect_bytes(&full[stage], kKvStageBytes);
-      bulk_copy(ring + stage * kKvStageBytes, from, kKvStageBytes, shared_address(&full[stage]));
-      if (++stage == Sizes::kStages) stage = 0, ++round;
-    }
-  }
-}
-
 template <int kColumnBlocks>
 __device__ __forceinline__ void store_partial(const AttentionLaunch& p, const WarpPartial<kColumnBlocks>& span,
                                               const QueryRows& rows, int slot, int warp, int lane) {
@@ -161,7 +142,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   stage_queries<kD, 16 * kTiles, kThreads>(p, s, kv_head, first, shared);
   __syncthreads();
   if (warp == kWarps) {
-    if (lane == 0 && tiles.first_tile < tiles.end_tile) produce<kD, Sizes>(p, s, tiles, kv_head, ring, full, empty);
+    if (lane == 0 && tiles.first_tile < tiles.end_tile)
+      bring_tiles<kD, Sizes::kStages>(p, s, kv_head, tiles.first_tile, tiles.end_tile, ring, full, empty);
     return;
   }
 

@@ -28,6 +28,11 @@ std::string to_string(const Case& c) {
                      c.has_sinks ? " sinks" : "", fmt::join(c.lengths, " "));
 }
 
+constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSerial, AttentionKernel::kWide};
+const char* to_string(AttentionKernel kernel) {
+  return kernel == AttentionKernel::kSplit ? "split" : kernel == AttentionKernel::kSerial ? "serial" : "wide";
+}
+
 const Case kCases[] = {
     {.num_heads = 1, .num_kv_heads = 1, .head_dim = 64, .lengths = {1}},
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .lengths = {63, 64, 65}},
@@ -218,7 +223,7 @@ TEST_F(CudaAttentionTest, IsSoftmaxAttentionWithinTheRoundingOfItsSteps) {
   for (const Case& c : kCases) {
     const World world(c, false);
     const Rows all = world.rows(0, world.num_rows());
-    for (AttentionKernel kernel : {AttentionKernel::kSplit, AttentionKernel::kSerial}) {
+    for (AttentionKernel kernel : kKernels) {
       const std::vector<bf16> got = world.attend(all, kernel);
       for (size_t i = 0; i < all.sources.size(); i += all.sources.size() > 1000 ? 97 : 1) {
         for (int64_t head = 0; head < c.num_heads; head += c.num_heads > 4 ? 5 : 1) {
@@ -235,8 +240,8 @@ TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
     const World world(c, false), dirty(c, true);
     const std::vector<bf16> all = world.attend(world.rows(0, world.num_rows()), AttentionKernel::kSerial);
     const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
-    for (AttentionKernel kernel : {AttentionKernel::kSplit, AttentionKernel::kSerial}) {
-      const std::string name = to_string(c) + (kernel == AttentionKernel::kSplit ? ", split" : ", serial");
+    for (AttentionKernel kernel : kKernels) {
+      const std::string name = fmt::format("{}, {}", to_string(c), to_string(kernel));
       for (int64_t count : {1, 2, 3, 8, 33, 65, 200, 1 << 20}) {
         const int64_t step = std::max<int64_t>(count, longest / 23);
         for (int64_t first = 0; first < longest; first += step) {

@@ -104,6 +104,27 @@ __device__ __forceinline__ float sink_log2(const AttentionLaunch& p, int head) {
   return p.sinks == nullptr ? 0.0f : static_cast<float>(static_cast<double>(p.sinks[head]) * 1.4426950408889634);
 }
 
+/// What one thread does to bring tiles [first_tile, end_tile), of which there is one: each tile's keys by blocks of 64
+/// columns, then its values, through a ring of kStages whose barriers say what is full and what is empty again.
+template <int kD, int kStages>
+__device__ __forceinline__ void bring_tiles(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
+                                            int first_tile, int end_tile, uint32_t ring, uint64_t* full,
+                                            uint64_t* empty) {
+  int stage = 0, round = 0;
+  int next_page = p.page_tables[s.first_page + first_tile];
+  for (int tile = first_tile; tile < end_tile; ++tile) {
+    const int64_t offset = next_page * p.page_stride + int64_t{kv_head} * kKvTile * kD * 2;
+    if (tile + 1 < end_tile) next_page = p.page_tables[s.first_page + tile + 1];
+    for (int part = 0; part < 2 * kD / 64; ++part) {
+      if (round > 0) mbarrier_wait(&empty[stage], (round - 1) & 1);
+      const std::byte* from = (part < kD / 64 ? p.k : p.v) + offset + part % (kD / 64) * kKvStageBytes;
+      mbarrier_expect_bytes(&full[stage], kKvStageBytes);
+      bulk_copy(ring + stage * kKvStageBytes, from, kKvStageBytes, shared_address(&full[stage]));
+      if (++stage == kStages) stage = 0, ++round;
+    }
+  }
+}
+
 /// Copies the block's queries to shared memory, zeros for what is not there: rows beyond the list, columns beyond D.
 template <int kD, int kRows, int kThreads>
 __device__ __forceinline__ void stage_queries(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
