@@ -326,7 +326,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
     return Engine::create(model_, options).status().message();
   };
   EXPECT_EQ(refusal([](EngineOptions& o) { o.max_sequences = 0; }), "max_sequences is 0, expected 1 or more");
-  EXPECT_EQ(refusal([](EngineOptions& o) { o.pass_tokens = 0; }), "pass_tokens is 0, expected 1 or more");
+  EXPECT_EQ(refusal([](EngineOptions& o) { o.pass_tokens = -1; }), "pass_tokens is -1, expected 0 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.max_queued = -1; }), "max_queued is -1, expected 0 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = -1; }),
             "kv_memory_bytes is -1, expected 0 or more");
