@@ -61,7 +61,7 @@ CudaOps::~CudaOps() {
   cudaSetDevice(options_.device);
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
-  cudaFreeHost(host_drawn_);
+  cudaFreeHost(drawn_);
 }
 
 Status CudaOps::check_linear(const LinearSpec& spec) const { return cuda::check_linear(spec); }
@@ -276,29 +276,22 @@ void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
 void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
   std::ranges::fill(tokens, -1);
   if (!fault_.ok() || rows.empty()) return;
-  const int64_t bytes = std::ssize(rows) * int64_t{sizeof(int32_t)};
-  if (drawn_.size_bytes() < bytes) {
-    Result<Buffer> larger = device_->allocate(bucket(bytes, 1024), "drawn tokens");
-    if (!larger.ok()) return fail(larger.status());
-    drawn_ = std::move(*larger);
-    cudaFreeHost(host_drawn_);
+  if (drawn_capacity_ < rows.size()) {
+    cudaFreeHost(drawn_);
+    drawn_ = nullptr, drawn_capacity_ = 0;
+    const auto capacity = static_cast<size_t>(bucket(std::ssize(rows), 256));
     void* host = nullptr;
-    if (Status status = to_status(cudaMallocHost(&host, drawn_.size_bytes()), "pinned memory for drawn tokens");
-        !status.ok()) {
-      drawn_ = Buffer();
-      return fail(std::move(status));
-    }
-    host_drawn_ = static_cast<int32_t*>(host);
+    Status status = to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
+    if (!status.ok()) return fail(std::move(status));
+    drawn_ = static_cast<int32_t*>(host), drawn_capacity_ = capacity;
   }
   std::vector<DeviceSampleRow> device_rows;
   for (const SampleRow& row : rows) device_rows.push_back(device_sample_row(row));
-  launches_.add<launch_sample>(sample_launch(reinterpret_cast<int32_t*>(drawn_.data()), logits,
-                                             inputs_.add<DeviceSampleRow>(device_rows)));
+  launches_.add<launch_sample>(sample_launch(drawn_, logits, inputs_.add<DeviceSampleRow>(device_rows)));
   launch_recorded();
   if (!fault_.ok()) return;
-  cudaMemcpyAsync(host_drawn_, drawn_.data(), bytes, cudaMemcpyDeviceToHost, stream_);
   fault_ = wait();
-  if (fault_.ok()) std::copy_n(host_drawn_, rows.size(), tokens.begin());
+  if (fault_.ok()) std::copy_n(drawn_, rows.size(), tokens.begin());
 }
 
 }  // namespace tensorfold::cuda

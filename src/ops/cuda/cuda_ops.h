@@ -95,8 +95,8 @@ class CudaOps final : public Ops {
 
   Buffer scratch_;
   std::vector<Buffer> outgrown_;  ///< Scratch that launches of this pass still use.
-  Buffer drawn_;                  ///< i32: the tokens of sample().
-  int32_t* host_drawn_ = nullptr; ///< Pinned, as many.
+  int32_t* drawn_ = nullptr;  ///< Pinned host memory, in which the device writes the tokens of sample().
+  size_t drawn_capacity_ = 0;
 };
 
 }  // namespace tensorfold::cuda

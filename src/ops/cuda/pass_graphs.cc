@@ -33,6 +33,8 @@ PassGraphs::~PassGraphs() {
 }
 
 PassGraphs::Entries::iterator PassGraphs::find_or_add(const LaunchList& launches) {
+  // Decoding repeats the last pass most of the time.
+  if (!entries_.empty() && entries_.front().launches == launches) return entries_.begin();
   const uint64_t hash = launches.hash();
   const auto [first, last] = by_hash_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
