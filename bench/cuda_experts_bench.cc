@@ -147,9 +147,22 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
   const DeviceArray<float> router_weights(std::vector<float>(static_cast<size_t>(max_rows * k), 0.25f));
   const DeviceArray<bf16> x(random_bf16(static_cast<size_t>(max_rows * E), 2));
   const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(max_rows * E)));
+  struct Way {
+    const char* name;
+    ExpertsKernel kernel;
+    ExpertVariants variants = {};
+  };
+  const Way ways[] = {
+      {"few", ExpertsKernel::kFewRows},
+      {"few plain", ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false}},
+      {"few dense", ExpertsKernel::kFewRows, {.dense_blocks = true}},
+      {"many", ExpertsKernel::kManyRows},
+  };
   for (const int64_t rows : row_counts) {
-    for (const ExpertsKernel kernel : {ExpertsKernel::kFewRows, ExpertsKernel::kManyRows}) {
+    for (const Way& way : ways) {
+      const ExpertsKernel kernel = way.kernel;
       if (kernel == ExpertsKernel::kFewRows ? rows > 512 : rows < 8) continue;
+      if (rows > 64 && kernel == ExpertsKernel::kFewRows && &way != ways) continue;
       const int64_t first_ids = rows <= 64 ? rows : 0;
       const auto call_of = [&](int64_t layer) {
         return ExpertsCall{
@@ -169,13 +182,14 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
                         static_cast<double>(layers);
       }
       const double ms = graph_ms(layers, rows > 512 ? 5 : 15, [&](cudaStream_t stream, int64_t layer) {
-        launch_experts(stream, experts_launch(call_of(layer), scratch.data(), kernel));
+        ExpertsLaunch launch = experts_launch(call_of(layer), scratch.data(), kernel);
+        launch.variants = way.variants;
+        launch_experts(stream, launch);
       });
       const double gb_per_s = experts_read * expert_bytes / ms / 1e6;
       const double tflops = 2.0 * static_cast<double>(rows * k * E * I * (has_gate ? 3 : 2)) / ms / 1e9;
-      std::printf("experts,%s,%lld,%s,%.2f,%.1f,%.0f,%.3f,%.1f\n", model.name, (long long)rows,
-                  kernel == ExpertsKernel::kFewRows ? "few" : "many", ms * 1e3, experts_read, gb_per_s,
-                  gb_per_s / copy, tflops);
+      std::printf("experts,%s,%lld,%s,%.2f,%.1f,%.0f,%.3f,%.1f\n", model.name, (long long)rows, way.name,
+                  ms * 1e3, experts_read, gb_per_s, gb_per_s / copy, tflops);
       std::fflush(stdout);
     }
     const DeviceArray<float> logits(std::vector<float>(static_cast<size_t>(rows * X), 0.5f));
@@ -205,7 +219,7 @@ int main() {
       .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 8, .group_size = 64};
   const LinearSpec mxfp4 = {
       .format = WeightFormat::kMxfp4, .dtype = DType::kBF16, .bits = 4, .group_size = 32};
-  const std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64, 256, 1024, 4096};
+  const std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096};
   const Model models[] = {
       {"Qwen3.6-35B-A3B 4-bit", 2048, 512, 256, 8, affine4, false, {MlpActivation::Kind::kSilu}},
       {"gpt-oss-20b MXFP4",

@@ -16,6 +16,10 @@ constexpr int64_t kMaxPairs = 16384;
 /// Of the kernels for few rows: two blocks of 8 warps an SM need half of its 227 KB each.
 constexpr int64_t kMaxOperandBytes = int64_t{200} << 10;
 
+/// Pairs that an expert has on average up to which the kernels for few rows are faster, though they read its
+/// weights twice then: measured faster at 8 and 12, slower at 32.
+constexpr int64_t kFewPairsOfExpert = 12;
+
 using Kind = MlpActivation::Kind;
 static_assert(static_cast<int>(ExpertActivation::kSilu) == static_cast<int>(Kind::kSilu) &&
                   static_cast<int>(ExpertActivation::kGeluTanh) == static_cast<int>(Kind::kGeluTanh) &&
@@ -78,8 +82,7 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
     launch.task_rows = 1;
     return;
   }
-  // Beyond a full task an expert on average, those for few rows would read weights more than once.
-  const bool is_many = kernel == ExpertsKernel::kAuto ? pairs > int64_t{kFewTaskRows} * launch.num_experts
+  const bool is_many = kernel == ExpertsKernel::kAuto ? pairs > kFewPairsOfExpert * launch.num_experts
                                                       : kernel == ExpertsKernel::kManyRows;
   if (is_many && has_experts_many(launch.into.layout) && has_experts_many(launch.out_of.layout) &&
       (!has_gate || has_experts_many(launch.into_gate.layout))) {

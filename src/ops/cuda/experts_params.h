@@ -16,6 +16,7 @@ namespace tensorfold::cuda {
 inline constexpr int kMaxExperts = 512;       ///< X.
 inline constexpr int kMaxExpertChoices = 32;  ///< k.
 inline constexpr int kFewTaskRows = 8;        ///< Pairs of a task of the kernels for few rows: an n-tile.
+inline constexpr int kNarrowChunks = 16;      ///< Of a product whose tiles are computed by one warp each.
 inline constexpr int kManyTaskRows = 64;      ///< And of those for many.
 
 /// MlpActivation::Kind of ops.h, in its order.
@@ -53,6 +54,13 @@ struct ExpertTask {
   int32_t count;
 };
 
+/// What the kernels for few rows may do to be faster; benches turn each off.
+struct ExpertVariants {
+  bool prefetch_down = true;  ///< One row: gate and up's blocks ask for down's weights, into L2.
+  bool narrow_down = true;    ///< A tile a warp where down has few columns.
+  bool dense_blocks = false;  ///< Three blocks an SM with less on its way each, instead of two.
+};
+
 struct ExpertsLaunch {
   ExpertMatrices gate;  ///< data null where the activation has no gate.
   ExpertMatrices up;
@@ -88,6 +96,7 @@ struct ExpertsLaunch {
   ExpertTasks kind;
   bool out_is_bf16;
   bool accumulate;
+  ExpertVariants variants;
 };
 
 /// Whether one kernel multiplies by gate and up. Where their formats differ, each has a launch of its own.

@@ -232,11 +232,27 @@ std::vector<float> expected_output(const Layer& layer, const MlpActivation& acti
   return sums;
 }
 
+/// What a launch is made with.
+struct How {
+  ExpertsKernel kernel = ExpertsKernel::kAuto;
+  ExpertVariants variants = {};
+};
+/// Every kernel, and those for few rows in each of their forms.
+constexpr How kHows[] = {
+    {ExpertsKernel::kAuto},
+    {ExpertsKernel::kManyRows},
+    {ExpertsKernel::kFewRows},
+    {ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false, .dense_blocks = false}},
+    {ExpertsKernel::kFewRows, {.prefetch_down = true, .narrow_down = true, .dense_blocks = true}},
+};
+
 /// Runs the call on scratch full of NaN.
-void run(const ExpertsCall& call, ExpertsKernel kernel) {
-  const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call, kernel)));
+void run(const ExpertsCall& call, const How& how) {
+  const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call, how.kernel)));
   cuda_check(cudaMemset(scratch.data(), 0xff, scratch.size()));
-  launch_experts(nullptr, experts_launch(call, scratch.data(), kernel));
+  ExpertsLaunch launch = experts_launch(call, scratch.data(), how.kernel);
+  launch.variants = how.variants;
+  launch_experts(nullptr, launch);
   cuda_check(cudaGetLastError());
   cuda_check(cudaDeviceSynchronize());
   EXPECT_TRUE(scratch.guards_intact());
@@ -253,14 +269,14 @@ void check(const Layer& layer, const MlpActivation& activation, int64_t rows, in
   double magnitude = 0;
   for (const float v : expected) magnitude += std::abs(v);
   ASSERT_GT(magnitude / static_cast<double>(expected.size()), 1e-3) << "nothing to compare";
-  for (const ExpertsKernel kernel : kKernels) {
+  for (const How& how : kHows) {
     DeviceArray<float> out(static_cast<size_t>(rows * stride));
     std::vector<float> initial(out.size(), 77.0f);
     for (int64_t t = 0; t < rows; ++t) std::copy_n(before.begin() + t * E, E, initial.begin() + t * stride);
     out.upload(initial);
     View out_view(out.data(), DType::kF32, {rows, E});
     out_view.row_stride = stride;
-    run(inputs.call(layer, activation, out_view, accumulate), kernel);
+    run(inputs.call(layer, activation, out_view, accumulate), how);
     EXPECT_TRUE(out.guards_intact());
     const std::vector<float> got = out.download();
     for (int64_t t = 0; t < rows; ++t) {
@@ -270,8 +286,8 @@ void check(const Layer& layer, const MlpActivation& activation, int64_t rows, in
                   std::bit_cast<uint32_t>(want))
             << to_string(layer.shape.into) << " and " << to_string(layer.shape.out_of) << ", activation "
             << static_cast<int>(activation.kind) << ", " << rows << " rows, " << k << " choices, kernel "
-            << static_cast<int>(kernel) << ", row " << t << ", column " << e << ": "
-            << got[static_cast<size_t>(t * stride + e)] << ", expected " << want;
+            << static_cast<int>(how.kernel) << " in form " << &how - kHows << ", row " << t << ", column "
+            << e << ": " << got[static_cast<size_t>(t * stride + e)] << ", expected " << want;
       }
     }
   }
@@ -381,8 +397,8 @@ TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {
   };
   EXPECT_EQ(kind(1, ExpertsKernel::kAuto), ExpertTasks::kOneRow);
   EXPECT_EQ(kind(2, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
-  EXPECT_EQ(kind(256, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
-  EXPECT_EQ(kind(257, ExpertsKernel::kAuto), ExpertTasks::kManyRows);
+  EXPECT_EQ(kind(384, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(385, ExpertsKernel::kAuto), ExpertTasks::kManyRows);
   EXPECT_EQ(kind(8192, ExpertsKernel::kFewRows), ExpertTasks::kFewRows);
   EXPECT_EQ(kind(1, ExpertsKernel::kManyRows), ExpertTasks::kManyRows);
   // Eight rows of 16,384 columns do not fit in shared memory.
@@ -486,7 +502,7 @@ TEST_F(CudaExpertsTest, RoundsAnOutputInBf16Once) {
     const std::vector<float> expected = expected_output(layer, {}, inputs, nullptr);
     for (const ExpertsKernel kernel : kKernels) {
       const DeviceArray<bf16> out(static_cast<size_t>(rows * E));
-      run(inputs.call(layer, {}, View(out.data(), DType::kBF16, {rows, E}), false), kernel);
+      run(inputs.call(layer, {}, View(out.data(), DType::kBF16, {rows, E}), false), {kernel});
       EXPECT_TRUE(out.guards_intact());
       const std::vector<bf16> got = out.download();
       for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i].bits, to_bf16(expected[i]).bits) << i;

@@ -39,9 +39,10 @@ __device__ __forceinline__ T load_written(const T* from) {
 /// Task `index`, of no pairs where there are fewer.
 __device__ __forceinline__ ExpertTask task_at(const ExpertsLaunch& p, int index) {
   if (p.kind == ExpertTasks::kOneRow) return {load_written(p.expert_ids + index), index, 1};
-  if (index >= load_written(p.num_tasks)) return {0, 0, 0};
-  const int32_t* at = &p.tasks[index].expert;
-  return {load_written(at), load_written(at + 1), load_written(at + 2)};
+  const int32_t* at =
+      &p.tasks[index].expert;  // There is room for as many as there are blocks: no need to wait.
+  const ExpertTask task = {load_written(at), load_written(at + 1), load_written(at + 2)};
+  return index < load_written(p.num_tasks) ? task : ExpertTask{0, 0, 0};
 }
 
 /// The number of a task's pair.

@@ -25,9 +25,16 @@ namespace experts_few {
 constexpr int kThreads = 32 * kLinearSegments;
 constexpr int kMaxSharedBytes = 200 << 10;
 
-/// Chunks that a warp has on their way: 64 registers a lane, an even number.
+/// Chunks that a warp has on their way: 64 registers a lane of a block of two an SM, 36 of three; an even
+/// number.
+template <class Layout, int kBlocks = 2>
+constexpr int kChunksAhead = sizeof(Chunk<Layout>) > 64
+                                 ? 2
+                                 : (kBlocks == 2 ? 256 : 144) / sizeof(Chunk<Layout>) / 2 * 2;
+
+/// Layouts that have kernels of three blocks an SM: integers of four bits, whose conversion takes long.
 template <class Layout>
-constexpr int kChunksAhead = sizeof(Chunk<Layout>) > 64 ? 2 : 256 / sizeof(Chunk<Layout>) / 2 * 2;
+constexpr bool kHasDenseBlocks = Layout::kIsPrescaled&& Layout::kBits == 4;
 
 /// A warp's segment of a product, in chunks.
 struct Segment {
@@ -97,16 +104,26 @@ __device__ __forceinline__ float add_segments(const float* sums, int distance) {
   return __fmul_rn(sum, Layout::kResultScale);
 }
 
+/// Asks for this block's share of its expert's down, which the next kernel reads: into L2, a warp a piece.
+__device__ __forceinline__ void prefetch_down(const ExpertsLaunch& p, int expert) {
+  const int64_t bytes = p.out_of.tiles * p.out_of.layout.tile_bytes(p.out_of.in);
+  const int64_t pieces = int64_t{gridDim.x} * kLinearSegments;
+  const int64_t piece = (bytes + 16 * pieces - 1) / (16 * pieces) * 16;
+  const int64_t begin = (int64_t{blockIdx.x} * kLinearSegments + threadIdx.x / 32) * piece;
+  if (threadIdx.x % 32 == 0 && begin < bytes)
+    prefetch_l2(matrix_of(p.down, expert) + begin, static_cast<uint32_t>(min(piece, bytes - begin)));
+}
+
 /// Grid: x outputs (a tile of gate and of up, else two tiles), y tasks; a warp a segment. Traffic: the task's
 /// weights once, its rows of x once a block, from L2.
-template <class Layout>
-__global__ void __launch_bounds__(kThreads, 2)
+template <class Layout, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     experts_few_kernel(const __grid_constant__ ExpertsLaunch p, const ExpertStage stage) {
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ __align__(16) float sums[kLinearSegments][2][128];
   __shared__ int pairs[kLinearSegments][kFewTaskRows];  // A copy a warp, as of the rows of x.
   __shared__ const __nv_bfloat16* rows[kLinearSegments][kFewTaskRows];
-  constexpr int kAhead = kChunksAhead<Layout> / 2;
+  constexpr int kAhead = kChunksAhead<Layout, kBlocks> / 2;
   const bool is_gated = stage == ExpertStage::kGateUp, is_down = stage == ExpertStage::kDown;
   const ExpertProduct& product = product_of(p, stage);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -140,6 +157,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         ring[i][s].load(matrices[s], tiles[s], segment.begin + i, product.chunks, lane);
     }
   }
+  if (p.kind == ExpertTasks::kOneRow && p.variants.prefetch_down && stage != ExpertStage::kGate)
+    prefetch_down(p, task.expert);
   if (is_down) {
     launch_dependents();
     wait_for_previous_kernel();
@@ -187,6 +206,88 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float sum = add_segments<Layout>(&sums[0][stream][place], 256);
   const float up_sum = is_gated ? add_segments<Layout>(&sums[0][1][place], 256) : 0.0f;
   finish_output(p, stage, task.expert, pairs[warp][row], column, sum, up_sum);
+}
+
+/// kDown where it has few columns. Grid: x groups of eight tiles, a warp each with all segments, y tasks.
+/// Traffic: the task's weights once, its rows of products once a block, from L2.
+template <class Layout>
+__global__ void __launch_bounds__(kThreads, 2)
+    experts_narrow_down_kernel(const __grid_constant__ ExpertsLaunch p) {
+  extern __shared__ __align__(16) std::byte shared[];
+  __shared__ int pairs[kLinearSegments][kFewTaskRows];
+  __shared__ const __nv_bfloat16* rows[kLinearSegments][kFewTaskRows];
+  constexpr int kAhead = kChunksAhead<Layout>;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = p.out_of.chunks;
+  const ExpertTask task = task_at(p, blockIdx.y);
+  if (task.count == 0) {
+    wait_for_previous_kernel();
+    return;
+  }
+  // A tile beyond the last one is computed as the last one, and not stored.
+  const int tile = blockIdx.x * kLinearSegments + warp, real_tile = min(tile, p.out_of.tiles - 1);
+  const std::byte* matrix = matrix_of(p.down, task.expert);
+  Chunk<Layout> ring[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < chunks) ring[i].load(matrix, real_tile, i, chunks, lane);
+  }
+  if (lane < task.count) {
+    const int pair = pair_at(p, task, lane);
+    pairs[warp][lane] = pair;
+    rows[warp][lane] = x_of_pair(p, ExpertStage::kDown, pair);
+  }
+  launch_dependents();
+  wait_for_previous_kernel();
+
+  const int operand_bytes = expert_operand_bytes(p.task_rows);
+  const Segment brought = segment_of_warp(p.out_of);
+  __syncwarp();
+  stage_x(shared + brought.begin * 2 * operand_bytes, operand_bytes, task.count, brought, p.out_of.in,
+          [&](int row) { return rows[warp][row]; });
+  __syncthreads();
+
+  // The tree of arithmetic.md: `half` becomes s0..s3, `pair` s4 + s5.
+  float held[4] = {}, pair[4] = {}, half[4] = {};
+  TileSum<Layout> sum;
+  int segment = 0, left = p.out_of.chunks_per_segment;
+  const auto end_segment = [&] {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float of_two = __fadd_rn(held[i], sum.acc[i]);
+      if (segment % 2 == 0) held[i] = sum.acc[i];
+      if (segment == 1) half[i] = of_two;
+      if (segment == 3) half[i] = __fadd_rn(half[i], of_two);
+      if (segment == 5) pair[i] = of_two;
+      if (segment == 7) half[i] = __fadd_rn(half[i], __fadd_rn(pair[i], of_two));
+    }
+    sum = TileSum<Layout>();
+    left = p.out_of.chunks_per_segment;
+    ++segment;
+  };
+  // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
+  uint32_t b_address = shared_address(shared) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
+  for (int chunk = 0; chunk < chunks; chunk += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (chunk + i < chunks) {
+        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
+        b_address += 2 * operand_bytes;
+        multiply_chunk<Layout>(ring[i], chunk + i, b, sum);
+        if (chunk + i + kAhead < chunks) ring[i].load(matrix, real_tile, chunk + i + kAhead, chunks, lane);
+        if (--left == 0) end_segment();
+      }
+    }
+  }
+  while (segment < kLinearSegments) end_segment();
+
+    // Lane l's float i: row 2 * (l % 4) + i % 2, output l / 4 + 8 * (i / 2).
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane % 4 * 2 + i % 2, column = tile * kLinearTileRows + lane / 4 + i / 2 * 8;
+    if (row < task.count && column < p.out_of.out)
+      finish_output(p, ExpertStage::kDown, task.expert, pairs[warp][row], column,
+                    __fmul_rn(half[i], Layout::kResultScale), 0.0f);
+  }
 }
 
 /// Down of one row's choices, and their weighted sum. Grid: x tiles of 16 outputs; a warp a segment of all
@@ -278,10 +379,18 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
     return launch_kernel(kernel, dim3(product.tiles), dim3(kThreads), shared_bytes, stream, p);
   }
   const int num_tasks = max_expert_tasks(int64_t{p.num_rows} * p.num_choices, p.num_experts, p.task_rows);
-  const int blocks = stage == ExpertStage::kGateUp ? product.tiles : (product.tiles + 1) / 2;
-  auto* kernel = experts_few_kernel<Layout>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
   const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, p.task_rows));
+  if (stage == ExpertStage::kDown && p.variants.narrow_down && product.chunks <= kNarrowChunks) {
+    auto* kernel = experts_narrow_down_kernel<Layout>;
+    const dim3 grid((product.tiles + kLinearSegments - 1) / kLinearSegments, num_tasks);
+    return launch_kernel(kernel, grid, dim3(kThreads), shared_bytes, stream, p);
+  }
+  const int blocks = stage == ExpertStage::kGateUp ? product.tiles : (product.tiles + 1) / 2;
+  auto* kernel = experts_few_kernel<Layout, 2>;
+  if constexpr (kHasDenseBlocks<Layout>) {
+    if (p.variants.dense_blocks) kernel = experts_few_kernel<Layout, 3>;
+  }
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
   launch_kernel(kernel, dim3(blocks, num_tasks), dim3(kThreads), shared_bytes, stream, p, stage);
 }
 
