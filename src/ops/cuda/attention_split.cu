@@ -123,14 +123,13 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   auto* shared = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kv_head = blockIdx.y;
   launch_dependents();
-  wait_for_previous_kernel();
+  // Sequences and page tables were there before the pass, so that all this can happen while earlier kernels run.
   const AttentionSequence s = p.sequences[blockIdx.z / row_blocks];
   const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
   const int first = blockIdx.z % row_blocks * 16 * kTiles;
-  if (first >= count) return;
   const int last = min(first + 16 * kTiles, count) - 1;
   const SpanTiles tiles(p, s, first, last, group);
-  if (tiles.slot < 0) return;
+  if (first >= count || tiles.slot < 0) return wait_for_previous_kernel();
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 32 * kWarps);
@@ -139,13 +138,20 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   const uint32_t q = shared_address(shared), ring = q + Sizes::kQueryBytes;
   auto* scores = reinterpret_cast<float4*>(shared + Sizes::kQueryBytes + Sizes::kStages * kKvStageBytes);
   auto* maxima = reinterpret_cast<float*>(scores) + Sizes::kScoreBytes / 4;
-  stage_queries<kD, 16 * kTiles, kThreads>(p, s, kv_head, first, shared);
   __syncthreads();
   if (warp == kWarps) {
     if (lane == 0 && tiles.first_tile < tiles.end_tile)
-      bring_tiles<kD, Sizes::kStages>(p, s, kv_head, tiles.first_tile, tiles.end_tile, ring, full, empty);
-    return;
+      return bring_tiles<kD, Sizes::kStages>(p, s, kv_head, tiles.first_tile, tiles.end_tile, ring, full, empty);
+    return wait_for_previous_kernel();
   }
+  // One tile's are kept, and ready before the products; beside a second tile there are no registers for them.
+  const QueryRows first_rows(p, s, kv_head, first, lane);
+  const auto rows_of = [&](int t) {
+    return kTiles == 1 ? first_rows : QueryRows(p, s, kv_head, first + 16 * t, lane);
+  };
+  wait_for_previous_kernel();
+  stage_queries<kD, 16 * kTiles, 32 * kWarps>(p, s, kv_head, first, shared);
+  sync_computing_warps();
 
   WarpPartial<kColumnBlocks> span[kTiles];
   int stage = 0;
@@ -170,7 +176,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
     }
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      scale_and_mask(p, own[t], s, kv_head, first + 16 * t, first_key + warp * 16, is_edge, lane);
+      scale(p, own[t]);
+      if (is_edge) mask(own[t], rows_of(t), first_key + warp * 16, lane);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float m = row_max(own[t], half);
@@ -226,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
             for (int half = 0; half < 2; ++half) span[t].l[half] = __fmaf_rn(span[t].l[half], a[t][half], row_sum(all, half));
           }
           Weights weights(all);
-          if (is_edge) weights.mask_values(QueryRows(p, s, kv_head, first + 16 * t, lane), first_key, lane);
+          if (is_edge) weights.mask_values(rows_of(t), first_key, lane);
           multiply_values(weights, span[t], is_edge, own_first - block * 8, ring + stage * kKvStageBytes,
                           own_first - warp_first, num_own, lane);
         }
@@ -236,28 +243,50 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   }
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
-    store_partial(p, span[t], QueryRows(p, s, kv_head, first + 16 * t, lane), tiles.slot, warp, lane);
+    store_partial(p, span[t], rows_of(t), tiles.slot, warp, lane);
 }
 
 /// Grid: rows of the pass by heads; block: one thread per column. Merges the spans that the row sees, ascending. The
 /// factors of kMergeSpans spans are computed at once, so that the chain of dependent steps is two per span.
 /// Traffic: (2 + D) floats a span.
 constexpr int kMergeSpans = 128;
+/// Up to so many spans each thread computes the factors for itself: no step waits for another's.
+constexpr int kFewSpans = 8;
 __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_constant__ AttentionLaunch p) {
   __shared__ float2 ml[kMergeSpans];
   __shared__ float running_max[kMergeSpans];
   __shared__ float2 factors[kMergeSpans];
   launch_dependents();
-  wait_for_previous_kernel();
   const int row = blockIdx.x, head = blockIdx.y, column = threadIdx.x;
   int sequence = 0;
   while (sequence + 1 < p.num_sequences && row >= p.sequences[sequence + 1].first_row) ++sequence;
   const AttentionSequence s = p.sequences[sequence];
   const int pos = s.first_pos + row - s.first_row, first_span = p.spans.span_of(visible_begin(p, s.first_pos));
-  const int begin = p.spans.span_of(visible_begin(p, pos)) - first_span, end = p.spans.span_of(pos) - first_span + 1;
+  int begin = p.spans.span_of(visible_begin(p, pos)) - first_span;
+  const int end = p.spans.span_of(pos) - first_span + 1;
   const int64_t base = (int64_t{row} * p.num_heads + head) * p.max_spans;
 
+  wait_for_previous_kernel();
   float m = kMinusInfinity, l = 0.0f, o = 0.0f;
+  if (end - begin <= kFewSpans) {
+    float2 few_ml[kFewSpans];
+    float few_o[kFewSpans];
+#pragma unroll
+    for (int i = 0; i < kFewSpans; ++i) {
+      if (begin + i >= end) break;
+      few_ml[i] = p.partial_ml[base + begin + i];
+      few_o[i] = column < p.head_dim ? p.partial_o[(base + begin + i) * p.head_dim + column] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kFewSpans; ++i) {
+      if (begin + i >= end) break;
+      const MergeFactors factors(i == 0 ? few_ml[i].x : m, few_ml[i].x);
+      o = i == 0 ? few_o[i] : factors.merge(o, few_o[i]);
+      l = i == 0 ? few_ml[i].y : factors.merge(l, few_ml[i].y);
+      m = factors.m;
+    }
+    begin = end;
+  }
   for (int first = begin; first < end; first += kMergeSpans) {
     const int n = min(kMergeSpans, end - first);
     __syncthreads();

@@ -21,6 +21,7 @@ struct QueryRows {
   int row[2], head[2], begin[2], end[2];  ///< Row of the pass, query head, visible keys [begin, end).
   int min_begin, max_begin, min_end, max_end;  ///< Over the real rows of the warp's tile.
 
+  QueryRows() = default;
   __device__ __forceinline__ QueryRows(const AttentionLaunch& p, const AttentionSequence& s, int kv_head, int first,
                                        int lane) {
     const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
@@ -45,19 +46,19 @@ __device__ __forceinline__ uint32_t piece_address(uint32_t base, int row, int pi
   return base + row * 128 + (piece ^ (row % 8)) * 16;
 }
 
-/// s = score_scale * s; where is_edge, scores of keys that a row does not see become -inf. s holds the query rows
-/// [first, first + 16) by the keys from first_key on.
+/// s = score_scale * s.
 template <int kBlocks>
-__device__ __forceinline__ void scale_and_mask(const AttentionLaunch& p, float (&s)[kBlocks][4],
-                                               const AttentionSequence& sequence, int kv_head, int first, int first_key,
-                                               bool is_edge, int lane) {
+__device__ __forceinline__ void scale(const AttentionLaunch& p, float (&s)[kBlocks][4]) {
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[block][i] = __fmul_rn(p.score_scale, s[block][i]);
   }
-  if (!is_edge) return;
-  const QueryRows rows(p, sequence, kv_head, first, lane);
+}
+
+/// Scores of keys that a row does not see become -inf. s holds the lane's rows by the keys from first_key on.
+template <int kBlocks>
+__device__ __forceinline__ void mask(float (&s)[kBlocks][4], const QueryRows& rows, int first_key, int lane) {
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -66,6 +67,16 @@ __device__ __forceinline__ void scale_and_mask(const AttentionLaunch& p, float (
       if (key < rows.begin[i / 2] || key >= rows.end[i / 2]) s[block][i] = kMinusInfinity;
     }
   }
+}
+
+/// Both, the second where is_edge; for kernels that have no registers left to keep `rows`: s holds the query rows
+/// [first, first + 16).
+template <int kBlocks>
+__device__ __forceinline__ void scale_and_mask(const AttentionLaunch& p, float (&s)[kBlocks][4],
+                                               const AttentionSequence& sequence, int kv_head, int first, int first_key,
+                                               bool is_edge, int lane) {
+  scale(p, s);
+  if (is_edge) mask(s, QueryRows(p, sequence, kv_head, first, lane), first_key, lane);
 }
 
 /// Probabilities as the A operands of four steps of 16 keys, and which values of a step count: those of keys that no row
@@ -105,14 +116,20 @@ __device__ __forceinline__ float sink_log2(const AttentionLaunch& p, int head) {
 }
 
 /// What one thread does to bring tiles [first_tile, end_tile), of which there is one: each tile's keys by blocks of 64
-/// columns, then its values, through a ring of kStages whose barriers say what is full and what is empty again.
+/// columns, then its values, through a ring of kStages whose barriers say what is full and what is empty again. Page
+/// tables, and keys before the pass's own, are not of this pass's kernels: only tiles that reach first_pos wait.
 template <int kD, int kStages>
 __device__ __forceinline__ void bring_tiles(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
                                             int first_tile, int end_tile, uint32_t ring, uint64_t* full,
                                             uint64_t* empty) {
   int stage = 0, round = 0;
   int next_page = p.page_tables[s.first_page + first_tile];
+  bool has_waited = false;
   for (int tile = first_tile; tile < end_tile; ++tile) {
+    if (!has_waited && (tile + 1) * kKvTile > s.first_pos) {
+      wait_for_previous_kernel();
+      has_waited = true;
+    }
     const int64_t offset = next_page * p.page_stride + int64_t{kv_head} * kKvTile * kD * 2;
     if (tile + 1 < end_tile) next_page = p.page_tables[s.first_page + tile + 1];
     for (int part = 0; part < 2 * kD / 64; ++part) {
@@ -123,6 +140,7 @@ __device__ __forceinline__ void bring_tiles(const AttentionLaunch& p, const Atte
       if (++stage == kStages) stage = 0, ++round;
     }
   }
+  if (!has_waited) wait_for_previous_kernel();
 }
 
 /// Copies the block's queries to shared memory, zeros for what is not there: rows beyond the list, columns beyond D.
