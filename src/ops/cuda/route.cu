@@ -1,7 +1,8 @@
 // route() on CUDA: the k best experts of each row and their weights. Formulas: Ops::route().
 //
-// A warp keeps a row's scores in registers, expert e in lane e % 32, and takes the best ones after each other
-// by two reductions over the warp: the largest score, then the lowest index among those that have it.
+// A warp keeps a row's scores in registers, expert e in lane e % 32. Each lane sorts its own, best first;
+// then the best ones of all are taken after each other by two reductions over the lanes' first: the largest
+// score, and the lowest index among those that have it.
 #include <cuda_runtime.h>
 
 #include "ops/contract_math.h"
@@ -48,6 +49,32 @@ __device__ __forceinline__ void softmax(float (&scores)[kPerLane], int num_exper
   const float total = halve_partials(partials);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) scores[i] = __fdiv_rn(scores[i], total);
+}
+
+/// Sorts a lane's experts: the largest key first, of equal ones the lowest index. Odd-even merging (Batcher
+/// 1968): places i and i + step are compared where both lie in one of the runs that are being merged.
+template <int kPerLane>
+__device__ __forceinline__ void sort_lane(uint32_t (&keys)[kPerLane], uint32_t (&experts)[kPerLane]) {
+#pragma unroll
+  for (int run = 1; run < kPerLane; run *= 2) {
+#pragma unroll
+    for (int step = run; step >= 1; step /= 2) {
+#pragma unroll
+      for (int i = 0; i < kPerLane - step; ++i) {
+        const int first = step % run;
+        const bool is_compared =
+            i >= first && (i - first) / step % 2 == 0 && i / (2 * run) == (i + step) / (2 * run);
+        if (!is_compared) continue;
+        const bool is_in_order =
+            keys[i] > keys[i + step] || (keys[i] == keys[i + step] && experts[i] < experts[i + step]);
+        const uint32_t key = is_in_order ? keys[i + step] : keys[i],
+                       expert = is_in_order ? experts[i + step] : experts[i];
+        keys[i] = is_in_order ? keys[i] : keys[i + step];
+        experts[i] = is_in_order ? experts[i] : experts[i + step];
+        keys[i + step] = key, experts[i + step] = expert;
+      }
+    }
+  }
 }
 
 /// The groups whose experts may be chosen, a bit each. Lane g adds up the two best scores of group g.
@@ -101,7 +128,7 @@ __device__ __forceinline__ float weight_of(const RouteLaunch& p, float score, bo
 /// Grid: a block of one warp a row. kPerLane: experts a lane holds, at least X / 32.
 template <int kPerLane>
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteLaunch p) {
-  __shared__ float shared_scores[kMaxRoutedExperts];
+  __shared__ float shared_scores[kMaxRoutedExperts], shared_chosen_by[kMaxRoutedExperts];
   wait_for_previous_kernel();
   launch_dependents();
   const int lane = threadIdx.x;
@@ -127,13 +154,14 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
           p.correction != nullptr ? __fadd_rn(scores[i], p.correction[expert]) : scores[i];
       has_nan |= chosen_by != chosen_by;
       keys[i] = ordered_key(chosen_by);
-      if (in_groups) shared_scores[expert] = chosen_by;
+      shared_scores[expert] = scores[i];
+      if (in_groups) shared_chosen_by[expert] = chosen_by;
     }
   }
   has_nan = __any_sync(kWholeWarp, has_nan);
+  __syncwarp();
   if (in_groups) {
-    __syncwarp();
-    const uint32_t groups = best_groups(p, shared_scores, lane);
+    const uint32_t groups = best_groups(p, shared_chosen_by, lane);
     const int size = p.num_experts / p.num_groups;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
@@ -141,25 +169,22 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     }
   }
 
-  uint32_t id = 0;
-  float score = 0.0f;  // Of choice number `lane`.
+  uint32_t experts[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) experts[i] = lane + 32 * i;
+  sort_lane<kPerLane>(keys, experts);
+  uint32_t id = 0;  // Of choice number `lane`.
   for (int j = 0; j < p.num_choices; ++j) {
-    uint32_t key = keys[0], expert = lane;
+    const uint32_t best = __reduce_max_sync(kWholeWarp, keys[0]);
+    const uint32_t chosen = __reduce_min_sync(kWholeWarp, keys[0] == best ? experts[0] : kWholeWarp);
+    if (lane == j) id = chosen;
+    if (experts[0] == chosen) {
 #pragma unroll
-    for (int i = 1; i < kPerLane; ++i) {
-      if (keys[i] > key) key = keys[i], expert = lane + 32 * i;
+      for (int i = 0; i + 1 < kPerLane; ++i) keys[i] = keys[i + 1], experts[i] = experts[i + 1];
+      keys[kPerLane - 1] = kNotAllowed;
     }
-    const uint32_t best = __reduce_max_sync(kWholeWarp, key);
-    const uint32_t chosen = __reduce_min_sync(kWholeWarp, key == best ? expert : kWholeWarp);
-    float of_place = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (static_cast<uint32_t>(i) == chosen / 32) of_place = scores[i];
-      if (lane + 32u * i == chosen) keys[i] = kNotAllowed;
-    }
-    of_place = __shfl_sync(kWholeWarp, of_place, chosen % 32);
-    if (lane == j) id = chosen, score = of_place;
   }
+  const float score = lane < p.num_choices ? shared_scores[id] : 0.0f;
   const float weight = weight_of(p, score, lane < p.num_choices);
   if (lane >= p.num_choices) return;
   p.expert_ids[row * p.ids_stride + lane] = static_cast<int32_t>(id);
