@@ -77,6 +77,11 @@ struct Variant {
 };
 constexpr int64_t kPrefetchBytes = int64_t{20} << 20;
 const Variant kDecode{"decode"}, kWide{"wide", LinearKernel::kWide};
+/// Tiles whole, and shared by two and by four blocks.
+const Variant kWideVariants[] = {
+    {.name = "wide/1", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1}},
+    {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
+    {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
 const Variant kVariants[] = {
     {"24warps", LinearKernel::kDecode, {1, 1, 2}, false},
     {"24warps+l2", LinearKernel::kDecode, {1, 1, 2}, true},
@@ -203,15 +208,19 @@ void bench_decode(double copy) {
 }
 
 void bench_wide(double copy) {
-  for (const Format& format : {kAffine4, kAffine4G32, kBf16}) {
+  for (const Format& format : {kAffine4, kBf16}) {
     Product product(format, 17408, 5120, 8192), down(format, 5120, 17408, 8192);
     for (int64_t rows : {32, 64, 128, 512, 2048, 8192}) {
       if (rows <= 64) product.measure(kDecode, rows, copy);
       product.measure(kWide, rows, copy);
+      for (const Variant& variant : kWideVariants) product.measure(variant, rows, copy);
     }
-    for (int64_t rows : {512, 8192}) down.measure(kWide, rows, copy);
+    for (int64_t rows : {512, 8192}) {
+      down.measure(kWide, rows, copy);
+      for (const Variant& variant : kWideVariants) down.measure(variant, rows, copy);
+    }
   }
-  for (const Format& format : {kMxfp4, kAffine8, kAffine6, kF16}) {
+  for (const Format& format : {kAffine4G32, kMxfp4, kAffine8, kAffine6, kF16}) {
     Product product(format, 17408, 5120, 8192);
     for (int64_t rows : {512, 8192}) product.measure(kWide, rows, copy);
   }
@@ -226,6 +235,6 @@ int main(int argc, char** argv) {
   const double copy = copy_gb_per_s();
   std::printf("copy,%.0f GB/s\nop,format,out,in,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
   if (argc > 1 && std::string(argv[1]) == "variants") return bench_variants(copy), 0;
-  bench_decode(copy);
+  if (argc < 2 || std::string(argv[1]) != "wide") bench_decode(copy);
   bench_wide(copy);
 }

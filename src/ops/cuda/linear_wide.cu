@@ -10,7 +10,7 @@ void launch_linear_wide(CUstream_st* stream, const LinearLaunch& p) {
     if (p.layout.scale_type == ScaleType::kF16) return launch_linear_wide_affine_f16(stream, p);
     return launch_linear_decode_affine_f32(stream, p);
   }
-  with_other_layout(p.layout, [&](auto layout) { launch_wide<decltype(layout), 2>(stream, p); });
+  with_other_layout(p.layout, [&](auto layout) { launch_wide<decltype(layout)>(stream, p); });
 }
 
 }  // namespace tensorfold::cuda

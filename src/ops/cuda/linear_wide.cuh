@@ -1,14 +1,20 @@
 // linear() on CUDA for many rows: tiles of 128 outputs by 128 rows of x (64 where a sum needs more
 // registers), wgmma with the weights in registers.
 //
-// A block is one producing warp, which lets the tensor copy engine fill a ring of x tiles, and two warpgroups
-// of 64 outputs each, which read their packed weights straight from memory (each byte once per tile of rows),
-// turn them into A operands and multiply. A step is the same 16 columns as in the decode kernel, the segments
-// and their tree are the same, so the bits are too.
+// A block is one producing warp, which lets the copy engine fill a ring of x and packed weights, 64 columns a
+// stage, and two warpgroups of 64 outputs each, which turn their weights into A operands and multiply. A step
+// is the same 16 columns as in the decode kernel, the segments and their tree are the same, so the bits are
+// too.
 //
-// The tree needs more tiles than registers hold (64 fp32 a thread each): the running segment and one held
-// partial are in registers, s0+s1 -> (s0..s3) and s4+s5 are parked in shared memory, where each thread
-// rereads its own words. Shared memory: ring 4 x 16 KB, parked 2 warpgroups x 2 x 32 KB = 192 KB of 227.
+// Weights come through the ring because they come from memory, not from L2: the twelve blocks that share them
+// run abreast, and two chunks ahead in registers are too few for that latency.
+//
+// Segments go in pairs, each with an accumulator of its own (64 fp32 a thread each), so that the second's
+// products follow the first's at once and the tree is touched four times, not eight. s0+s1 -> (s0..s3) and
+// s4+s5 are parked in shared memory, where each thread rereads its own words: 2 slots x 64 KB.
+//
+// Where there are few tiles, the blocks of a cluster share one: 2 or 4 blocks with 2 pairs or 1 each. They
+// leave their sums in shared memory, and each adds and stores its part of the outputs.
 //
 // Where integers are kept, a group's sums of x*q and of x are two more tiles: hence 64 rows. The sum of x is
 // a product with ones, which doubles the tensor cores' work.
@@ -16,6 +22,8 @@
 
 #include <cuda.h>
 #include <cuda_runtime.h>
+
+#include <algorithm>
 
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/wgmma.cuh"
@@ -25,23 +33,30 @@ namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
 
 constexpr int kTileM = 128;  ///< Outputs.
-constexpr int kStages = 4;
+constexpr int kBlockTiles = kTileM / kLinearTileRows;
 constexpr int kConsumers = 256;  ///< Threads of the two multiplying warpgroups; the producer adds one more.
 constexpr int kThreads = kConsumers + 128;
+constexpr int kPairs = kLinearSegments / 2;
+constexpr int kMaxStages = 6;
+constexpr int kMaxSharedBytes = 227 * 1024;
 
 /// The sizes that depend on the layout.
 template <class Layout>
 struct Wide {
   static constexpr bool kIsLean = Layout::kParts == 1 && !Layout::kKeepsIntegers;
   static constexpr int kTileN = kIsLean ? 128 : 64;  ///< Rows of x.
-  static constexpr int kStageBytes = kTileN * kLinearChunkColumns * 2;
   static constexpr int kAccumulators = 64 * kTileN / 128;
   static constexpr int kParkedBytes = 2 * kConsumers * kAccumulators * 4;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kParkedBytes + 2 * kStages * 8 + 1024;
+  /// A stage: x, and of each of the block's tiles a unit, of which the chunk and the scales are filled.
+  static constexpr int kXBytes = kTileN * kLinearChunkColumns * 2,
+                       kWeightBytes = kBlockTiles * Layout::kUnitBytes;
+  static constexpr int kFixedBytes = kParkedBytes + 2 * kMaxStages * 8 + 1024;
+  static constexpr int kStages =
+      std::min(kMaxStages, (kMaxSharedBytes - kFixedBytes) / (kXBytes + kWeightBytes));
+  static constexpr int kSharedBytes = kStages * (kXBytes + kWeightBytes) + kFixedBytes;
   /// Chunks whose products are in flight, and with them the registers of their operands.
   static constexpr int kInFlight = kIsLean ? 2 : 1;
-  /// The operands are the registers that were loaded: a slot of the ring is free only when its products are done.
-  static constexpr bool kReloadsLate = kInFlight > 1 && Layout::kFormat == LinearFormat::kBf16;
+  static_assert(kStages > kInFlight, "the ring must hold what is in flight and what is loaded");
 };
 /// Tiles of rows taken together before the next outputs: 12 x 128 rows by 11 x 128 outputs fill 132 SMs, near
 /// square, so that a wave's x and weights are each read from memory about once and meet in L2.
@@ -49,66 +64,107 @@ constexpr int kRasterRows = 12;
 
 template <class Layout>
 struct Shared {
-  std::byte* ring;
-  float* parked;  ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
+  std::byte* x;        ///< [kStages][kXBytes]
+  std::byte* weights;  ///< [kStages][kBlockTiles][kUnitBytes]
+  float* parked;       ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
   uint64_t* full;
   uint64_t* empty;
 
   __device__ explicit Shared(std::byte* base) {
-    ring = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(base) + 1023) & ~uintptr_t{1023});
-    parked = reinterpret_cast<float*>(ring + kStages * Wide<Layout>::kStageBytes);
-    full = reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(parked) + Wide<Layout>::kParkedBytes);
-    empty = full + kStages;
+    using Sizes = Wide<Layout>;
+    x = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(base) + 1023) & ~uintptr_t{1023});
+    parked = reinterpret_cast<float*>(x + Sizes::kStages * Sizes::kXBytes);
+    weights = x + Sizes::kStages * Sizes::kXBytes + Sizes::kParkedBytes;
+    full = reinterpret_cast<uint64_t*>(weights + Sizes::kStages * Sizes::kWeightBytes);
+    empty = full + kMaxStages;
   }
 };
 
-/// blockIdx.x to (tile of outputs, tile of rows): bands of kRasterRows row tiles, inside a band outputs run
-/// slowest.
-__device__ __forceinline__ int2 tile_of_block(int tiles_m, int tiles_n) {
-  const int band = blockIdx.x / (kRasterRows * tiles_m);
-  const int rows_in_band = min(kRasterRows, tiles_n - band * kRasterRows);
-  const int in_band = blockIdx.x - band * kRasterRows * tiles_m;
-  return {in_band / rows_in_band, band * kRasterRows + in_band % rows_in_band};
-}
+/// What a block computes: 128 outputs of one matrix by a tile of rows, pairs [first_pair, last_pair) of
+/// segments.
+struct BlockWork {
+  const LinearDeviceCall* call;
+  int64_t tile;   ///< First tile of 16 outputs, of the matrix.
+  int num_tiles;  ///< Of the matrix.
+  int first_row;
+  int first_pair, last_pair;
 
+  /// The block's tiles; a matrix's last block may have fewer than 8: the others repeat the last one and store
+  /// nothing.
+  __device__ __forceinline__ int64_t tile_of(int i) const {
+    return min(tile + i, static_cast<int64_t>(num_tiles - 1));
+  }
+  __device__ __forceinline__ int begin(const LinearLaunch& p, int segment) const {
+    return min(p.chunks, segment * p.chunks_per_segment);
+  }
+};
+
+/// The number of a block's cluster to its work: bands of kRasterRows row tiles, inside a band outputs run
+/// slowest. Block tiles of 128 outputs never span two matrices: each matrix starts its own.
 template <class Layout>
-__device__ __forceinline__ void produce(const Shared<Layout>& shared, const CUtensorMap* x_map, int chunks,
-                                        int first_row) {
-  constexpr int kStageBytes = Wide<Layout>::kStageBytes;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int stage = chunk % kStages, round = chunk / kStages;
-    if (round > 0) mbarrier_wait(&shared.empty[stage], (round - 1) & 1);
-    mbarrier_expect_bytes(&shared.full[stage], kStageBytes);
-    copy_tile(shared.ring + stage * kStageBytes, x_map, &shared.full[stage], chunk * kLinearChunkColumns,
-              first_row);
+__device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, int tiles_m, int tiles_n, int split) {
+  const int at = blockIdx.x / split, rank = blockIdx.x % split;
+  const int band = at / (kRasterRows * tiles_m);
+  const int rows_in_band = min(kRasterRows, tiles_n - band * kRasterRows);
+  const int in_band = at - band * kRasterRows * tiles_m;
+  int m = in_band / rows_in_band, call = 0;
+  for (; call + 1 < p.num_calls; ++call) {
+    const int blocks = (p.calls[call].out_size + kTileM - 1) / kTileM;
+    if (m < blocks) break;
+    m -= blocks;
   }
+  return {.call = &p.calls[call],
+          .tile = int64_t{m} * kBlockTiles,
+          .num_tiles = (p.calls[call].out_size + kLinearTileRows - 1) / kLinearTileRows,
+          .first_row = (band * kRasterRows + in_band % rows_in_band) * Wide<Layout>::kTileN,
+          .first_pair = rank * kPairs / split,
+          .last_pair = (rank + 1) * kPairs / split};
 }
 
-/// Adds a finished segment into the tree. On return after the last one, `held` is the total.
-template <int kAccumulators>
-struct SegmentTree {
-  float held[kAccumulators];
-  float* parked;
-
-  __device__ __forceinline__ float& slot(int which, int i) {
-    return parked[(which * kAccumulators + i) * kConsumers];
+/// A place in the ring, and the parity of its turn.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  __device__ __forceinline__ void add(int segment, const float (&sum)[kAccumulators]) {
-#pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) {
-      if (segment % 2 == 0) {
-        held[i] = sum[i];
-        continue;
-      }
-      float pair = __fadd_rn(held[i], sum[i]);
-      if (segment == 5) slot(1, i) = pair;
-      if (segment == 7) pair = __fadd_rn(slot(1, i), pair);
-      if (segment == 3 || segment == 7) pair = __fadd_rn(slot(0, i), pair);
-      if (segment <= 3) slot(0, i) = pair;
-      held[i] = pair;
+};
+
+/// By one warp: lane i < 8 asks for the weights of tile i.
+template <class Layout>
+__device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layout>& shared,
+                                        const CUtensorMap* x_map, const BlockWork& work) {
+  using Sizes = Wide<Layout>;
+  constexpr int kScaleBytes = Layout::kUnitBytes - Layout::kUnitWeightBytes;
+  const int lane = threadIdx.x % 32;
+  const std::byte* units = work.call->weights + work.tile_of(lane % kBlockTiles) *
+                                                    (p.chunks / Layout::kUnitChunks) * Layout::kUnitBytes;
+  const int begin = work.begin(p, 2 * work.first_pair), end = work.begin(p, 2 * work.last_pair);
+  RingPlace<Sizes::kStages> at;
+  for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
+    uint64_t* full = &shared.full[at.stage];
+    if (chunk - begin >= Sizes::kStages) mbarrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+    if (lane == 0) {
+      mbarrier_expect_bytes(full, Sizes::kXBytes + kBlockTiles * (Layout::kChunkBytes + kScaleBytes));
+      copy_tile(shared.x + at.stage * Sizes::kXBytes, x_map, full, chunk * kLinearChunkColumns,
+                work.first_row);
+    }
+    __syncwarp();
+    if (lane >= kBlockTiles) continue;
+    const std::byte* unit = units + int64_t{chunk / Layout::kUnitChunks} * Layout::kUnitBytes;
+    const uint32_t to =
+        shared_address(shared.weights) + at.stage * Sizes::kWeightBytes + lane * Layout::kUnitBytes;
+    if constexpr (Layout::kUnitChunks == 1) {
+      bulk_copy(to, unit, Layout::kUnitBytes, shared_address(full));
+    } else {
+      const int offset = chunk % Layout::kUnitChunks * Layout::kChunkBytes;
+      bulk_copy(to + offset, unit + offset, Layout::kChunkBytes, shared_address(full));
+      bulk_copy(to + Layout::kUnitWeightBytes, unit + Layout::kUnitWeightBytes, kScaleBytes,
+                shared_address(full));
     }
   }
-};
+}
 
 /// d (+)= a b for a tile of 128 or 64 rows of x.
 __device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int accumulate) {
@@ -150,23 +206,24 @@ __device__ __forceinline__ uint64_t step_descriptor(const std::byte* x_tile, int
   return swizzled_descriptor(x_tile) + 2 * step;
 }
 
-/// Keeps the compiler from reading a tile before the products that were waited for have written it: it does not see that
-/// they write later than where they stand.
+/// Keeps the compiler from reading a tile before the products that were waited for have written it: it does
+/// not see that they write later than where they stand.
 template <int kSize>
 __device__ __forceinline__ void read_after_wait(float (&tile)[kSize]) {
 #pragma unroll
   for (float& v : tile) asm volatile("" : "+f"(v)::"memory");
 }
 
-/// The running sum of a segment for a warpgroup's tile. add() leaves the products of a chunk in flight or
-/// not, as Wide::kInFlight says; finish() waits for all.
+/// How a warpgroup adds a chunk's products to a segment's sum, and leaves them in flight where
+/// Wide::kInFlight says.
 template <class Layout>
 struct WideSum {
-  float acc[Wide<Layout>::kAccumulators];
-  bool is_empty = true;
+  static constexpr int kAccumulators = Wide<Layout>::kAccumulators;
 
-  __device__ __forceinline__ void start() { is_empty = true; }
-  __device__ __forceinline__ void add(const Chunk<Layout>& weights, int, Operands<Layout>& operands,
+  /// Products start from +0 by themselves.
+  static constexpr bool kStartsFromZero = true;
+  __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int,
+                                      bool starts_segment, Operands<Layout>& operands,
                                       const std::byte* x_tile) {
     operands.make(weights);
     wgmma_fence();
@@ -175,32 +232,21 @@ struct WideSum {
 #pragma unroll
       for (int part = 0; part < Layout::kParts; ++part)
         multiply(acc, operands.a[step][part], step_descriptor(x_tile, step),
-                 !(is_empty && step == 0 && part == 0));
+                 !(starts_segment && step == 0 && part == 0));
     }
     wgmma_commit();
-    is_empty = false;
-  }
-  __device__ __forceinline__ void finish() {
-    wgmma_wait<0>();
-    read_after_wait(acc);
-    if (!is_empty) return;
-#pragma unroll
-    for (float& v : acc) v = 0.0f;  // An empty segment is +0.
   }
 };
 
 template <class Layout>
 requires Layout::kKeepsIntegers struct WideSum<Layout> {
   static constexpr int kAccumulators = Wide<Layout>::kAccumulators;
-  float acc[kAccumulators], d[kAccumulators], xs[kAccumulators];
+  float d[kAccumulators], xs[kAccumulators];
   bool starts_group = true;
 
-  __device__ __forceinline__ void start() {
-#pragma unroll
-    for (float& v : acc) v = 0.0f;
-  }
-  __device__ __forceinline__ void add(const Chunk<Layout>& weights, int chunk, Operands<Layout>& operands,
-                                      const std::byte* x_tile) {
+  static constexpr bool kStartsFromZero = false;
+  __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int chunk,
+                                      bool, Operands<Layout>& operands, const std::byte* x_tile) {
     constexpr uint32_t kOnes = 0x3f803f80u;
     constexpr int kSteps = 4 / Layout::kChunkGroups;
     uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
@@ -222,13 +268,13 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
       operands.hold();
       asm volatile("" : "+r"(ones[0]), "+r"(ones[1]), "+r"(ones[2]), "+r"(ones[3]));
       starts_group = Layout::ends_group(chunk, 3);
-      if (starts_group) end_group(weights.scales[group]);
+      if (starts_group) end_group(acc, weights.scales[group]);
     }
   }
-  __device__ __forceinline__ void finish() {}
 
  private:
-  __device__ __forceinline__ void end_group(const GroupScales<Layout::kScaleType>& group) {
+  __device__ __forceinline__ void end_group(float (&acc)[kAccumulators],
+                                            const GroupScales<Layout::kScaleType>& group) {
 #pragma unroll
     for (int i = 0; i < kAccumulators; ++i) {
       const int row = i / 2 % 2;
@@ -238,126 +284,216 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
   }
 };
 
-/// A warp's packed weights on their way: a ring of kAhead chunks, each segment padded to whole turns.
-template <class Layout, int kAhead>
-struct WeightStream {
-  Chunk<Layout> ring[kAhead];
-  const LinearLaunch& p;
-  const LinearDeviceCall& call;
-  int64_t tile;
-  int lane, padded, segment = 0, at = 0;  ///< Of the next load: its segment, and its place in it.
+/// A multiplying warp's way through the ring.
+template <class Layout>
+struct Consumer {
+  using Sizes = Wide<Layout>;
+  static constexpr int kAccumulators = Sizes::kAccumulators, kInFlight = Sizes::kInFlight;
 
-  __device__ __forceinline__ WeightStream(const LinearLaunch& launch, const LinearDeviceCall& matrix,
-                                          int64_t tile_idx, int lane_idx)
-      : p(launch),
-        call(matrix),
-        tile(tile_idx),
-        lane(lane_idx),
-        padded((launch.chunks_per_segment + kAhead - 1) / kAhead * kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) load_next(ring[i]);
+  const Shared<Layout>& shared;
+  const int thread, lane;
+  const uint32_t my_weights;
+  WideSum<Layout> sum;
+  Operands<Layout> operands[kInFlight];
+  RingPlace<Sizes::kStages> at;
+  int used = -1;  ///< The stage whose products are in flight, or none.
+
+  __device__ __forceinline__ explicit Consumer(const Shared<Layout>& block)
+      : shared(block),
+        thread(threadIdx.x),
+        lane(threadIdx.x % 32),
+        my_weights(shared_address(block.weights) + threadIdx.x / 32 * Layout::kUnitBytes) {}
+
+  __device__ __forceinline__ void release() {
+    if (used >= 0 && lane == 0) mbarrier_arrive(&shared.empty[used]);
   }
-  __device__ __forceinline__ void load_next(Chunk<Layout>& slot) {
-    const int chunk = segment * p.chunks_per_segment + at;
-    if (at < p.chunks_per_segment && chunk < p.chunks) slot.load(call.weights, tile, chunk, p.chunks, lane);
-    if (++at == padded) at = 0, ++segment;
+
+  /// Adds chunks [begin, end): one segment. Its last kInFlight - 1 chunks of products may stay in flight.
+  __device__ __forceinline__ void add_segment(float (&acc)[kAccumulators], int begin, int end) {
+    for (int base = begin; base < end; base += kInFlight) {
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (i > 0 &&
+            base + i >= end) {  // The next segment starts with the operands that these products read.
+          wgmma_wait<0>();
+          operands[i - 1].hold();
+          break;
+        }
+        add_chunk(acc, operands[i], base + i, base + i == begin);
+        // All but the newest kInFlight - 1 chunks are done, and with them their operands and their stage.
+        wgmma_wait<kInFlight - 1>();
+        operands[(i + 1) % kInFlight].hold();
+        if (kInFlight > 1) release();
+        used = at.stage;
+        if (kInFlight == 1) release();
+        at.advance();
+      }
+    }
+  }
+  __device__ __forceinline__ void finish() {
+    wgmma_wait<0>();
+    if (kInFlight > 1) release();
+    used = -1;
+#pragma unroll
+    for (Operands<Layout>& o : operands) o.hold();
+  }
+
+ private:
+  __device__ __forceinline__ void add_chunk(float (&acc)[kAccumulators], Operands<Layout>& into, int chunk,
+                                            bool starts_segment) {
+    mbarrier_wait(&shared.full[at.stage], at.parity);
+    Chunk<Layout> weights;
+    weights.load_from(SharedUnit{my_weights + at.stage * Sizes::kWeightBytes}, chunk % Layout::kUnitChunks,
+                      lane);
+    sum.add(acc, weights, chunk, starts_segment, into, shared.x + at.stage * Sizes::kXBytes);
   }
 };
 
-/// kAhead: chunks of weights in flight per warp, an even number.
-template <class Layout, int kAhead>
-__device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layout>& shared,
-                                        const LinearDeviceCall& call, int64_t tile, int first_row) {
-  using Sizes = Wide<Layout>;
-  constexpr int kInFlight = Sizes::kInFlight;
-  const int thread = threadIdx.x % kConsumers, lane = thread % 32;
-  // A matrix's last block may have fewer than 8 tiles of 16; the surplus warps repeat the last one and store
-  // nothing.
-  const int tiles = (call.out_size + kLinearTileRows - 1) / kLinearTileRows;
-  const int64_t my_tile = min(tile + thread / 32, static_cast<int64_t>(tiles - 1));
-  const bool stores = tile + thread / 32 < tiles;
-
-  WideSum<Layout> sum;
-  Operands<Layout> operands[kInFlight];
-  SegmentTree<Sizes::kAccumulators> tree;
-  tree.parked = shared.parked + thread;
-  WeightStream<Layout, kAhead> stream(p, call, my_tile, lane);
-  // Each segment is padded to whole turns of the ring, which is indexed by constants; padding is skipped.
-  int consumed = 0;
-  for (int segment = 0; segment < kLinearSegments; ++segment) {
-    const int begin = min(p.chunks, segment * p.chunks_per_segment);
-    const int end = min(p.chunks, begin + p.chunks_per_segment);
-    sum.start();
-    for (int base = begin; base < end; base += kAhead) {
+/// Adds the sum of pair `pair` of segments into the tree of pairs [first_pair, last_pair), whose total is
+/// left in `sum` after the last. `parked`: this thread's words of the two slots.
+template <int kAccumulators>
+__device__ __forceinline__ void add_pair(float (&sum)[kAccumulators], float* parked, int pair,
+                                         const BlockWork& work) {
+  float* own = parked + pair / 2 * kAccumulators * kConsumers;  // One slot for each half of the tree.
+  if (pair % 2 == 1 && pair > work.first_pair) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (base + i < end) {
-          const int stage = consumed % kStages;
-          mbarrier_wait(&shared.full[stage], (consumed / kStages) & 1);
-          sum.add(stream.ring[i], base + i, operands[i % kInFlight],
-                  shared.ring + stage * Sizes::kStageBytes);
-          // The products of all but the newest kInFlight - 1 chunks are done, and with them their operands
-          // and x.
-          wgmma_wait<kInFlight - 1>();
-          operands[(i + 1) % kInFlight].hold();
-          const int done = consumed - (kInFlight - 1);
-          if (done >= 0 && lane == 0) mbarrier_arrive(&shared.empty[done % kStages]);
-          ++consumed;
-        } else if (Sizes::kReloadsLate) {
-          wgmma_wait<0>();
-        }
-        if (!Sizes::kReloadsLate) {
-          stream.load_next(stream.ring[i]);
-        } else if (base + i > 0) {  // The very first place has none before it.
-          stream.load_next(stream.ring[(i + kAhead - 1) % kAhead]);
-        }
-      }
+    for (int i = 0; i < kAccumulators; ++i) sum[i] = __fadd_rn(own[i * kConsumers], sum[i]);
+    if (pair == 3 && work.first_pair == 0) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) sum[i] = __fadd_rn(parked[i * kConsumers], sum[i]);
     }
-    sum.finish();
-#pragma unroll
-    for (Operands<Layout>& o : operands) o.hold();
-    tree.add(segment, sum.acc);
   }
-  if (!stores) return;
+  if (pair + 1 == work.last_pair) return;
 #pragma unroll
-  for (int i = 0; i < Sizes::kAccumulators; ++i) {
-    const int row = first_row + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-    const int column = static_cast<int>(my_tile) * kLinearTileRows + lane / 4 + i / 2 % 2 * 8;
-    if (row < p.num_rows && column < call.out_size)
-      store_output(call, row, column, __fmul_rn(tree.held[i], Layout::kResultScale));
+  for (int i = 0; i < kAccumulators; ++i) own[i * kConsumers] = sum[i];
+}
+
+/// A thread's accumulator i is row 2 * (lane % 4) + i / 4 * 8 + i % 2 and column lane / 4 + i / 2 % 2 * 8 of
+/// its warp.
+__device__ __forceinline__ int first_row_of_thread(const BlockWork& work) {
+  return work.first_row + 2 * static_cast<int>(threadIdx.x % 4);
+}
+__device__ __forceinline__ int first_column_of_thread(const BlockWork& work) {
+  return static_cast<int>(work.tile + threadIdx.x / 32) * kLinearTileRows +
+         static_cast<int>(threadIdx.x % 32 / 4);
+}
+__device__ __forceinline__ constexpr int row_of_accumulator(int i) { return i / 4 * 8 + i % 2; }
+__device__ __forceinline__ constexpr int column_of_accumulator(int i) { return i / 2 % 2 * 8; }
+
+/// Stores a thread's accumulators, as store_output() does: what does not depend on the output is asked once.
+template <class Layout>
+__device__ __forceinline__ void store_tile(const LinearLaunch& p, const BlockWork& work,
+                                           float (&sum)[Wide<Layout>::kAccumulators]) {
+  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+  const LinearDeviceCall& call = *work.call;
+  const int row = first_row_of_thread(work), column = first_column_of_thread(work), rows = p.num_rows - row;
+  const bool has[2] = {column < call.out_size, column + 8 < call.out_size};
+  const int64_t at = row * call.out_stride + column;
+#pragma unroll
+  for (float& v : sum) v = __fmul_rn(v, Layout::kResultScale);
+  if (call.bias != nullptr) {
+    const float bias[2] = {has[0] ? call.bias[column] : 0.0f, has[1] ? call.bias[column + 8] : 0.0f};
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) sum[i] = __fadd_rn(sum[i], bias[i / 2 % 2]);
+  }
+  const auto each = [&](auto* out, const auto& store) {
+    out += at;
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) {
+      auto* to = out + row_of_accumulator(i) * call.out_stride + column_of_accumulator(i);
+      if (has[i / 2 % 2] && row_of_accumulator(i) < rows) store(to, sum[i]);
+    }
+  };
+  if (call.out_is_bf16) {
+    each(static_cast<__nv_bfloat16*>(call.out),
+         [](__nv_bfloat16* to, float v) { *to = __float2bfloat16_rn(v); });
+  } else if (call.accumulate) {
+    each(static_cast<float*>(call.out), [](float* to, float v) { *to = __fadd_rn(*to, v); });
+  } else {
+    each(static_cast<float*>(call.out), [](float* to, float v) { *to = v; });
   }
 }
 
-template <class Layout, int kAhead>
+/// Blocks that share a tile: each adds all blocks' sums for its part of the accumulators.
+template <class Layout>
+__device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared<Layout>& shared,
+                                             const BlockWork& work,
+                                             const float (&sum)[Wide<Layout>::kAccumulators], int split) {
+  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+  const int thread = threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) shared.parked[i * kConsumers + thread] = sum[i];
+  cluster_meet();
+  const int part = kAccumulators / split, first = static_cast<int>(cluster_rank()) * part;
+  uint32_t sums[kPairs];
+#pragma unroll
+  for (int rank = 0; rank < kPairs; ++rank)
+    sums[rank] = cluster_address(shared.parked + thread, min(rank, split - 1));
+#pragma unroll 4
+  for (int i = first; i < first + part; ++i) {
+    const uint32_t offset = i * kConsumers * 4;
+    float total = __fadd_rn(load_remote(sums[0] + offset), load_remote(sums[1] + offset));
+    if (split == kPairs)
+      total = __fadd_rn(total, __fadd_rn(load_remote(sums[2] + offset), load_remote(sums[3] + offset)));
+    const int row = first_row_of_thread(work) + row_of_accumulator(i);
+    const int column = first_column_of_thread(work) + column_of_accumulator(i);
+    if (row < p.num_rows && column < work.call->out_size)
+      store_output(*work.call, row, column, __fmul_rn(total, Layout::kResultScale));
+  }
+  cluster_meet();  // Shared memory must outlive its readers.
+}
+
+template <class Layout>
+__device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layout>& shared,
+                                        const BlockWork& work, int split) {
+  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+  float even[kAccumulators], odd[kAccumulators];
+  Consumer<Layout> consumer(shared);
+  for (int pair = work.first_pair; pair < work.last_pair; ++pair) {
+    const int begin = work.begin(p, 2 * pair), border = work.begin(p, 2 * pair + 1),
+              end = work.begin(p, 2 * pair + 2);
+    // Here, where no products are in flight: the compiler would wait for them before it wrote to
+    // accumulators.
+    if (!WideSum<Layout>::kStartsFromZero || border == end) {  // An empty segment is +0.
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) even[i] = odd[i] = 0.0f;
+    }
+    consumer.add_segment(even, begin, border);
+    consumer.add_segment(odd, border, end);
+    consumer.finish();
+    read_after_wait(even);
+    read_after_wait(odd);
+#pragma unroll
+    for (int i = 0; i < kAccumulators; ++i) even[i] = __fadd_rn(even[i], odd[i]);
+    add_pair(even, shared.parked + threadIdx.x, pair, work);
+  }
+  __syncwarp();
+  if (split > 1) return store_shared(p, shared, work, even, split);
+  store_tile<Layout>(p, work, even);
+}
+
+/// Grid: a cluster of `split` blocks (1, 2 or 4) to a tile of tiles_m x tiles_n.
+template <class Layout>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_wide_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ CUtensorMap x_map,
-                       int tiles_m, int tiles_n) {
+                       int tiles_m, int tiles_n, int split) {
   extern __shared__ std::byte shared_bytes[];
   const Shared<Layout> shared(shared_bytes);
-  const int2 tile = tile_of_block(tiles_m, tiles_n);
-  const int first_row = tile.y * Wide<Layout>::kTileN;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < Wide<Layout>::kStages; ++i) {
       mbarrier_init(&shared.full[i], 1);
       mbarrier_init(&shared.empty[i], kConsumers / 32);
     }
     fence_mbarrier_init();
   }
   __syncthreads();
+  const BlockWork work = block_work<Layout>(p, tiles_m, tiles_n, split);
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == kConsumers) produce(shared, &x_map, p.chunks, first_row);
+    if (threadIdx.x < kConsumers + 32) produce(p, shared, &x_map, work);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    // Block tiles of 128 outputs never span two matrices: each matrix starts its own.
-    int call = 0, first = 0;
-    for (; call + 1 < p.num_calls; ++call) {
-      const int blocks = (p.calls[call].out_size + kTileM - 1) / kTileM;
-      if (tile.x < first + blocks) break;
-      first += blocks;
-    }
-    consume<Layout, kAhead>(p, shared, p.calls[call], int64_t{tile.x - first} * (kTileM / kLinearTileRows),
-                            first_row);
+    consume(p, shared, work, split);
   }
 }
 
@@ -381,18 +517,50 @@ CUtensorMap make_x_map(const LinearLaunch& p, int box_rows) {
   return map;
 }
 
-template <class Layout, int kAhead>
+/// How many blocks share a tile: what takes least, where a tile takes 1 and part of a wave counts as one.
+/// Sharing costs the exchange of sums, and clusters of four leave a few multiprocessors idle.
+inline int wide_split(int tiles, int chunks) {
+  static const int multiprocessors = [] {
+    int device = 0, count = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    return std::max(count, 1);
+  }();
+  int best = 1;
+  double best_time = 0;
+  for (int split : {1, 2, 4}) {
+    const int slots = std::max(1, (split == 4 ? multiprocessors - 4 : multiprocessors) / split);
+    const int waves = (tiles + slots - 1) / slots;
+    const double exchange = split == 1 ? 0.0 : 6.0;  // In chunks.
+    const double time = waves * (static_cast<double>(chunks) / split + exchange);
+    if (split == 1 || time < best_time) best = split, best_time = time;
+  }
+  return best;
+}
+
+template <class Layout>
 void launch_wide(CUstream_st* stream, const LinearLaunch& p) {
   using Sizes = Wide<Layout>;
   int tiles_m = 0;
   for (int i = 0; i < p.num_calls; ++i) tiles_m += (p.calls[i].out_size + kTileM - 1) / kTileM;
   const int tiles_n = (p.num_rows + Sizes::kTileN - 1) / Sizes::kTileN;
-  auto* kernel = linear_wide_kernel<Layout, kAhead>;
+  const int split = p.tuning.wide_split > 0 ? p.tuning.wide_split : wide_split(tiles_m * tiles_n, p.chunks);
+  auto* kernel = linear_wide_kernel<Layout>;
   static const cudaError_t once =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
   static_cast<void>(once);  // A fault shows at the launch.
-  kernel<<<tiles_m * tiles_n, kThreads, Sizes::kSharedBytes, stream>>>(p, make_x_map(p, Sizes::kTileN),
-                                                                       tiles_m, tiles_n);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(split);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(tiles_m * tiles_n * split);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = Sizes::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, p, make_x_map(p, Sizes::kTileN), tiles_m, tiles_n, split);
 }
 
 }  // namespace

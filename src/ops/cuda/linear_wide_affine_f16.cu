@@ -5,7 +5,7 @@ namespace tensorfold::cuda {
 
 void launch_linear_wide_affine_f16(CUstream_st* stream, const LinearLaunch& p) {
   with_affine_layout<ScaleType::kF16>(p.layout,
-                                      [&](auto layout) { launch_wide<decltype(layout), 2>(stream, p); });
+                                      [&](auto layout) { launch_wide<decltype(layout)>(stream, p); });
 }
 
 }  // namespace tensorfold::cuda

@@ -12,7 +12,24 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr LinearKernel kKernels[] = {LinearKernel::kDecode, LinearKernel::kWide};
+/// A way to compute a product.
+struct Way {
+  LinearKernel kernel;
+  uint8_t wide_split = 0;
+
+  std::string name() const {
+    return kernel == LinearKernel::kDecode ? "decode" : "wide/" + std::to_string(wide_split);
+  }
+  void launch(CUstream_st* stream, View x, std::span<const LinearCall> calls) const {
+    for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
+      launch.tuning.wide_split = wide_split;
+      launch_linear(stream, launch);
+    }
+  }
+};
+constexpr Way kDecode{LinearKernel::kDecode};
+constexpr Way kWays[] = {
+    kDecode, {LinearKernel::kWide, 1}, {LinearKernel::kWide, 2}, {LinearKernel::kWide, 4}};
 
 class CudaLinearTest : public testing::Test {
  protected:
@@ -65,11 +82,11 @@ struct DeviceX {
   }
 };
 
-std::vector<float> run(const DeviceMatrix& m, View x, LinearKernel kernel) {
+std::vector<float> run(const DeviceMatrix& m, View x, const Way& way) {
   DeviceArray<float> out(static_cast<size_t>(x.num_rows() * m.host.spec.out));
   const LinearCall call{.out = View(out.data(), DType::kF32, {x.num_rows(), m.host.spec.out}),
                         .weight = m.weight()};
-  linear(nullptr, x, {&call, 1}, kernel);
+  way.launch(nullptr, x, {&call, 1});
   cuda_check(cudaDeviceSynchronize());
   EXPECT_TRUE(out.guards_intact());
   return out.download();
@@ -146,11 +163,11 @@ TEST_F(CudaLinearTest, IsTheProductWithinTheRoundingOfItsSteps) {
       spread = std::max(spread, std::abs(sums[static_cast<size_t>(o)]));
     }
     ASSERT_GT(spread, spec.in > 32 ? 0.1 : 0.01) << to_string(spec);
-    for (LinearKernel kernel : kKernels) {
-      const std::vector<float> got = run(m, x.rows(0, kRows), kernel);
+    for (const Way& way : kWays) {
+      const std::vector<float> got = run(m, x.rows(0, kRows), way);
       for (size_t i = 0; i < got.size(); ++i) {
         if (std::abs(got[i] - sums[i]) <= bound_of(spec, magnitudes[i])) continue;
-        ADD_FAILURE() << to_string(spec) << " element " << i << " kernel " << static_cast<int>(kernel) << ": " << got[i]
+        ADD_FAILURE() << to_string(spec) << " element " << i << " " << way.name() << ": " << got[i]
                       << ", expected " << sums[i] << " within " << bound_of(spec, magnitudes[i]);
         break;
       }
@@ -174,12 +191,13 @@ TEST_F(CudaLinearTest, ARowsBitsDependOnNeitherRowsNorKernel) {
     cuda_check(cudaDeviceSynchronize());
     ASSERT_TRUE(alone_out.guards_intact());
     const std::vector<float> alone = alone_out.download();
-    for (LinearKernel kernel : kKernels) {
+    for (const Way& way : kWays) {
       for (int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
         const int64_t first = (rows * 7) % (kRows - rows + 1);
-        const std::vector<float> got = run(m, x.rows(first, rows), kernel);
-        if (std::memcmp(got.data(), alone.data() + first * spec.out, got.size() * sizeof(float)) == 0) continue;
-        ADD_FAILURE() << to_string(spec) << ", " << rows << " rows, kernel " << static_cast<int>(kernel);
+        const std::vector<float> got = run(m, x.rows(first, rows), way);
+        if (std::memcmp(got.data(), alone.data() + first * spec.out, got.size() * sizeof(float)) == 0)
+          continue;
+        ADD_FAILURE() << to_string(spec) << ", " << rows << " rows, " << way.name();
         break;
       }
     }
@@ -214,12 +232,12 @@ TEST_F(CudaLinearTest, WhereIntegersAreKeptScaleAndBiasMultiplyAGroupsSums) {
       if (v.bits != 0x7fff) v = to_bf16(std::round(4.0f * to_float(v)));
     }
     x.device.upload(x.host);
-    for (LinearKernel kernel : kKernels) {
-      const std::vector<float> got = run(m, x.rows(0, kRows), kernel);
+    for (const Way& way : kWays) {
+      const std::vector<float> got = run(m, x.rows(0, kRows), way);
       for (int64_t t = 0; t < kRows; ++t) {
         for (int64_t o = 0; o < spec.out; ++o) {
           ASSERT_EQ(got[static_cast<size_t>(t * spec.out + o)], exact_product(m.host, x, t, o))
-              << to_string(spec) << " row " << t << " output " << o << " kernel " << static_cast<int>(kernel);
+              << to_string(spec) << " row " << t << " output " << o << " " << way.name();
         }
       }
     }
@@ -237,7 +255,7 @@ TEST_F(CudaLinearTest, AWeightIsTheOneThatItsFormatDefines) {
         x.host[static_cast<size_t>(t * x.stride + k)] = to_bf16(k == t * 37 % spec.in ? 1.0f : 0.0f);
     }
     x.device.upload(x.host);
-    const std::vector<float> got = run(m, x.rows(0, rows), LinearKernel::kDecode);
+    const std::vector<float> got = run(m, x.rows(0, rows), kDecode);
     for (int64_t t = 0; t < rows; ++t) {
       for (int64_t o = 0; o < spec.out; ++o) {
         // Where the integer is kept: fma(scale, q, bias * 1).
@@ -264,7 +282,7 @@ TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparate
   for (size_t i = 0; i < bias_host.size(); ++i) bias_host[i] = 0.37f * static_cast<float>(i) - 9.0f;
   const DeviceArray<float> bias(bias_host);
 
-  for (LinearKernel kernel : kKernels) {
+  for (const Way& way : kWays) {
     constexpr int64_t kWidth = 130 + 16 + 200 + 24;
     DeviceArray<float> out(kRows * kWidth);
     out.upload(std::vector<float>(kRows * kWidth, 2.5f));
@@ -277,17 +295,17 @@ TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparate
         {.out = all.columns(346, 24), .weight = matrices[3]->weight(bias.data()), .accumulate = true},
         {.out = View(out_bf16.data(), DType::kBF16, {kRows, 48}), .weight = matrices[4]->weight()},
     };
-    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, kernel);
+    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, way.kernel);
     ASSERT_EQ(launches.size(), 4u);
     EXPECT_EQ(launches[0].num_calls, 2);
-    for (const LinearLaunch& launch : launches) launch_linear(nullptr, launch);
+    way.launch(nullptr, x.rows(0, kRows), calls);
     cuda_check(cudaDeviceSynchronize());
     EXPECT_TRUE(out.guards_intact() && out_bf16.guards_intact());
     const std::vector<float> got = out.download();
     const std::vector<bf16> got_bf16 = out_bf16.download();
     int64_t column = 0;
     for (int c = 0; c < 5; ++c) {
-      const std::vector<float> plain = run(*matrices[c], x.rows(0, kRows), LinearKernel::kDecode);
+      const std::vector<float> plain = run(*matrices[c], x.rows(0, kRows), kDecode);
       for (int64_t t = 0; t < kRows; ++t) {
         for (int64_t o = 0; o < specs[c].out; ++o) {
           float expected = plain[static_cast<size_t>(t * specs[c].out + o)];
@@ -308,17 +326,17 @@ TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparate
 
 TEST_F(CudaLinearTest, ALaunchCanBeCapturedAndReplayed) {
   constexpr int64_t kRows = 3;
-  for (LinearKernel kernel : kKernels) {
+  for (const Way& way : kWays) {
     for (const LinearSpec& spec : {affine(100, 576, 6, 32), affine(64, 640, 2, 128)}) {
       const DeviceMatrix m(spec, 3);
       const DeviceX x(kRows, spec.in, 4);
-      const std::vector<float> expected = run(m, x.rows(0, kRows), LinearKernel::kDecode);
+      const std::vector<float> expected = run(m, x.rows(0, kRows), kDecode);
       DeviceArray<float> out(static_cast<size_t>(kRows * spec.out));
       const LinearCall call{.out = View(out.data(), DType::kF32, {kRows, spec.out}), .weight = m.weight()};
       cudaStream_t stream;
       cuda_check(cudaStreamCreate(&stream));
       cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      for (int i = 0; i < 3; ++i) linear(stream, x.rows(0, kRows), {&call, 1}, kernel);
+      for (int i = 0; i < 3; ++i) way.launch(stream, x.rows(0, kRows), {&call, 1});
       cudaGraph_t graph;
       cudaGraphExec_t executable;
       cuda_check(cudaStreamEndCapture(stream, &graph));

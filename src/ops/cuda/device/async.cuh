@@ -99,6 +99,18 @@ __device__ __forceinline__ void cluster_arrive() {
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+/// Blocks of a cluster meet, and see what each other have written to shared memory.
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  cluster_wait();
+}
+/// Reads a float of another block's shared memory.
+__device__ __forceinline__ float load_remote(uint32_t address) {
+  float v;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+  return v;
+}
+
 /// True in one lane of a converged warp: in this form the compiler knows that there is but one.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;
