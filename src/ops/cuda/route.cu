@@ -52,28 +52,24 @@ __device__ __forceinline__ void softmax(float (&scores)[kPerLane], int num_exper
 }
 
 /// Sorts a lane's experts: the largest key first, of equal ones the lowest index. Odd-even merging (Batcher
-/// 1968): places i and i + step are compared where both lie in one of the runs that are being merged.
-template <int kPerLane>
+/// 1968): places i and i + kStep are compared where both lie in one of the pairs of runs that become one.
+template <int kRun = 1, int kStep = 1, int kPerLane>
 __device__ __forceinline__ void sort_lane(uint32_t (&keys)[kPerLane], uint32_t (&experts)[kPerLane]) {
 #pragma unroll
-  for (int run = 1; run < kPerLane; run *= 2) {
-#pragma unroll
-    for (int step = run; step >= 1; step /= 2) {
-#pragma unroll
-      for (int i = 0; i < kPerLane - step; ++i) {
-        const int first = step % run;
-        const bool is_compared =
-            i >= first && (i - first) / step % 2 == 0 && i / (2 * run) == (i + step) / (2 * run);
-        if (!is_compared) continue;
-        const bool is_in_order =
-            keys[i] > keys[i + step] || (keys[i] == keys[i + step] && experts[i] < experts[i + step]);
-        const uint32_t key = is_in_order ? keys[i + step] : keys[i],
-                       expert = is_in_order ? experts[i + step] : experts[i];
-        keys[i] = is_in_order ? keys[i] : keys[i + step];
-        experts[i] = is_in_order ? experts[i] : experts[i + step];
-        keys[i + step] = key, experts[i + step] = expert;
-      }
-    }
+  for (int i = 0; i + kStep < kPerLane; ++i) {
+    const int after = i - kStep % kRun, j = i + kStep;
+    if (after < 0 || after / kStep % 2 != 0 || i / (2 * kRun) != j / (2 * kRun)) continue;
+    const bool in_order = keys[i] > keys[j] || (keys[i] == keys[j] && experts[i] < experts[j]);
+    const uint32_t key = keys[i], expert = experts[i];
+    keys[i] = in_order ? key : keys[j];
+    experts[i] = in_order ? expert : experts[j];
+    keys[j] = in_order ? keys[j] : key;
+    experts[j] = in_order ? experts[j] : expert;
+  }
+  if constexpr (kStep > 1) {
+    sort_lane<kRun, kStep / 2>(keys, experts);
+  } else if constexpr (2 * kRun < kPerLane) {
+    sort_lane<2 * kRun, 2 * kRun>(keys, experts);
   }
 }
 
@@ -172,7 +168,7 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   uint32_t experts[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) experts[i] = lane + 32 * i;
-  sort_lane<kPerLane>(keys, experts);
+  sort_lane(keys, experts);
   uint32_t id = 0;  // Of choice number `lane`.
   for (int j = 0; j < p.num_choices; ++j) {
     const uint32_t best = __reduce_max_sync(kWholeWarp, keys[0]);
