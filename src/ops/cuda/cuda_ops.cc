@@ -257,11 +257,14 @@ void CudaOps::softcap(View x, float limit) {
 }
 
 void CudaOps::route(const RouteCall& call) {
-  if (fault_.ok() && call.router_logits.num_rows() > 0) launches_.add<launch_route>(route_launch(call));
+  if (!fault_.ok() || call.router_logits.num_rows() == 0) return;
+  if (Status status = check_route(call); !status.ok()) return fail(std::move(status));
+  launches_.add<launch_route>(route_launch(call));
 }
 
 void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
+  if (Status status = check_experts(call); !status.ok()) return fail(std::move(status));
   ExpertsKernel kernel = ExpertsKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = ExpertsKernel::kFewRows;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = ExpertsKernel::kManyRows;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "ops/cuda/linear.h"
 
 namespace tensorfold::cuda {
@@ -93,13 +94,12 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
   launch.kind = ExpertTasks::kFewRows;
   launch.task_rows = kFewTaskRows;
   while (launch.task_rows > 1 && !fits(launch.task_rows, launch.task_rows)) launch.task_rows /= 2;
-  TF_CHECK(fits(launch.task_rows, launch.task_rows), "experts on CUDA: too wide");
 }
 
 /// The launch without its scratch.
 ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kernel) {
   const ExpertsWeight& weights = call.weights;
-  TF_CHECK(weights.num_experts <= kMaxExperts && call.expert_ids.dim(1) <= kMaxExpertChoices);
+  TF_CHECK(check_experts(call).ok(), "experts on CUDA: an unchecked call");
   TF_CHECK(call.x.dtype == DType::kBF16 && call.x.row_stride % 8 == 0 &&
                reinterpret_cast<uintptr_t>(call.x.data) % 16 == 0,
            "experts on CUDA: x in bf16, rows aligned to 16 bytes");
@@ -154,6 +154,25 @@ int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
 }
 
 }  // namespace
+
+Status check_experts(const ExpertsCall& call) {
+  const ExpertsWeight& weights = call.weights;
+  const int64_t num_choices = call.expert_ids.dim(1);
+  if (weights.num_experts > kMaxExperts || num_choices > kMaxExpertChoices)
+    return unsupported(
+        "{} experts, {} a token: CUDA takes up to {}, {} a token; the CPU any number (--device cpu)",
+        weights.num_experts, num_choices, kMaxExperts, kMaxExpertChoices);
+  for (const std::span<const LinearWeight> projection :
+       {weights.gate_proj, weights.up_proj, weights.down_proj}) {
+    if (projection.empty()) continue;
+    const LinearSpec& spec = projection[0].spec;
+    if (expert_operand_bytes(product_of(spec), 1) > kMaxOperandBytes)
+      return unsupported("experts of {}: CUDA takes up to {} columns; the CPU any number (--device cpu)",
+                         to_string(spec),
+                         kMaxOperandBytes / expert_operand_bytes(1) / 2 * kLinearChunkColumns);
+  }
+  return {};
+}
 
 int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel) {
   ExpertsLaunch launch = launch_without_scratch(call, kernel);

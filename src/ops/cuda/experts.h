@@ -23,12 +23,16 @@ enum class ExpertsKernel {
   kManyRows,
 };
 
+/// Whether the kernels take as many experts and choices, and rows as wide; otherwise kUnsupported, naming
+/// them.
+Status check_experts(const ExpertsCall& call);
+
 /// Bytes of scratch memory, aligned to 256, that a launch of experts_launch(call, ...) uses.
 int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel = ExpertsKernel::kAuto);
 
 /// Ops::experts(), everything on the device. x bf16, its rows 16-byte aligned and a multiple of 8 elements
-/// apart. A layer that is not packed as above, or whose experts differ in shape or format, is a caller bug
-/// (TF_CHECK).
+/// apart. A call that check_experts() does not take, a layer that is not packed as above, or whose experts
+/// differ in shape or format, is a caller bug (TF_CHECK). Gate, up and down may differ in format.
 ExpertsLaunch experts_launch(const ExpertsCall& call, std::byte* scratch,
                              ExpertsKernel kernel = ExpertsKernel::kAuto);
 

@@ -10,7 +10,10 @@
 
 namespace tensorfold::cuda {
 
-/// Ops::route(), everything on the device.
+/// Whether the kernel takes as many experts, choices and groups; otherwise kUnsupported, naming them.
+Status check_route(const RouteCall& call);
+
+/// Ops::route(), everything on the device, of a call that check_route() takes.
 RouteLaunch route_launch(const RouteCall& call);
 
 }  // namespace tensorfold::cuda

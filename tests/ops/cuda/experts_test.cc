@@ -3,6 +3,7 @@
 // by each kernel.
 #include "ops/cuda/experts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -388,6 +389,24 @@ TEST(CudaExpertsLaunchTest, TakesGateAndUpOfDifferentFormats) {
   EXPECT_EQ(experts_launch(unread.call, nullptr, ExpertsKernel::kManyRows).kind, ExpertTasks::kManyRows);
   for (LinearWeight& gate : unread.gate) gate.spec = affine(8, 64, 256, 32, DType::kF16);
   EXPECT_EQ(experts_launch(unread.call, nullptr, ExpertsKernel::kManyRows).kind, ExpertTasks::kFewRows);
+}
+
+TEST(CudaExpertsLaunchTest, SaysWhatItDoesNotTake) {
+  const auto message = [](int64_t k, int64_t num_experts, const LinearSpec& into, const LinearSpec& out_of) {
+    const UnreadCall unread(2, k, num_experts, into, out_of, int64_t{1} << 24);
+    return check_experts(unread.call).message();
+  };
+  const LinearSpec into = affine4(64, 128, 64), out_of = affine4(128, 64, 64);
+  EXPECT_EQ(message(32, 512, into, out_of), "");
+  EXPECT_EQ(message(33, 512, into, out_of),
+            "512 experts, 33 a token: CUDA takes up to 512, 32 a token; the CPU any number (--device cpu)");
+  EXPECT_NE(message(2, 513, into, out_of), "");
+  // As wide as can be, and a unit wider.
+  EXPECT_EQ(message(2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64)), "");
+  EXPECT_THAT(message(2, 4, affine4(64, 81984, 64), affine4(81984, 64, 64)),
+              testing::HasSubstr("CUDA takes up to 81920 columns"));
+  const UnreadCall widest(9, 2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64), int64_t{1} << 24);
+  EXPECT_EQ(experts_launch(widest.call, nullptr, ExpertsKernel::kFewRows).task_rows, 1);
 }
 
 TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {

@@ -160,5 +160,22 @@ TEST_F(CudaRoute, ARowWithNaNIsNaNAndStillNamesExperts) {
   }
 }
 
+TEST(CudaRouteLaunch, SaysWhatItDoesNotTake) {
+  const auto message = [](int64_t num_experts, int64_t num_choices, int64_t num_groups) {
+    return cuda::check_route({.expert_ids = View(nullptr, DType::kI32, {1, num_choices}),
+                              .expert_weights = View(nullptr, DType::kF32, {1, num_choices}),
+                              .router_logits = View(nullptr, DType::kF32, {1, num_experts}),
+                              .num_groups = num_groups})
+        .message();
+  };
+  EXPECT_EQ(message(512, 32, 32), "");
+  EXPECT_EQ(
+      message(513, 8, 1),
+      "a router of 513 experts in 1 groups, 8 a token: CUDA takes up to 512 in 32 groups, 32 a token; the "
+      "CPU any number (--device cpu)");
+  EXPECT_NE(message(512, 33, 1), "");
+  EXPECT_NE(message(66, 2, 33), "");
+}
+
 }  // namespace
 }  // namespace tensorfold::test
