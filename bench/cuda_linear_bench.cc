@@ -77,9 +77,10 @@ struct Variant {
 };
 constexpr int64_t kPrefetchBytes = int64_t{20} << 20;
 const Variant kDecode{"decode"}, kWide{"wide", LinearKernel::kWide};
-/// Tiles whole, and shared by two and by four blocks.
+/// Tiles whole, whole with x shared by two blocks, and shared by two and by four blocks.
 const Variant kWideVariants[] = {
     {.name = "wide/1", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1}},
+    {.name = "wide/1x2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_share = 2}},
     {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
     {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
 const Variant kVariants[] = {
@@ -222,7 +223,10 @@ void bench_wide(double copy) {
   }
   for (const Format& format : {kAffine4G32, kMxfp4, kAffine8, kAffine6, kF16}) {
     Product product(format, 17408, 5120, 8192);
-    for (int64_t rows : {512, 8192}) product.measure(kWide, rows, copy);
+    for (int64_t rows : {512, 8192}) {
+      product.measure(kWide, rows, copy);
+      product.measure(kWideVariants[1], rows, copy);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ struct LinearTuning {
   uint8_t grid_blocks = 1;  ///< Blocks started for each multiprocessor, at most blocks_per_sm.
   uint8_t min_cluster = 2;  ///< 1, 2 or 4 blocks to a tile, where they have room for x.
   uint8_t wide_split = 0;   ///< Wide kernel: 1, 2 or 4 blocks to a tile; 0: as the number of tiles suggests.
+  uint8_t wide_share = 1;  ///< 2: pairs of blocks share x, where a tile has one block.
 };
 
 /// One matrix of a launch.

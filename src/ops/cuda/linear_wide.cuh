@@ -13,6 +13,9 @@
 // products follow the first's at once and the tree is touched four times, not eight. s0+s1 -> (s0..s3) and
 // s4+s5 are parked in shared memory, where each thread rereads its own words: 2 slots x 64 KB.
 //
+// Two blocks of a cluster may share x: each brings half of its rows to both (WideGrid::share). So a stage
+// costs L2 8 KB less of the 20 (4-bit) that a block reads in the 512 cycles that its products take.
+//
 // Where there are few tiles, the blocks of a cluster share one: 2 or 4 blocks with 2 pairs or 1 each. They
 // leave their sums in shared memory, and each adds and stores its part of the outputs.
 //
@@ -62,22 +65,31 @@ struct Wide {
 /// square, so that a wave's x and weights are each read from memory about once and meet in L2.
 constexpr int kRasterRows = 12;
 
+/// Addresses of 32 bits, but for `parked`: they keep the loops short.
 template <class Layout>
 struct Shared {
-  std::byte* x;        ///< [kStages][kXBytes]
-  std::byte* weights;  ///< [kStages][kBlockTiles][kUnitBytes]
-  float* parked;       ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
-  uint64_t* full;
-  uint64_t* empty;
+  uint32_t x;            ///< [kStages][kXBytes]
+  float* parked;         ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
+  uint32_t weights;      ///< [kStages][kBlockTiles][kUnitBytes]
+  uint32_t full, empty;  ///< Barriers, 8 bytes a stage.
 
   __device__ explicit Shared(std::byte* base) {
     using Sizes = Wide<Layout>;
-    x = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(base) + 1023) & ~uintptr_t{1023});
-    parked = reinterpret_cast<float*>(x + Sizes::kStages * Sizes::kXBytes);
+    const uint32_t start = shared_address(base);
+    x = (start + 1023) & ~1023u;
+    parked = reinterpret_cast<float*>(base + (x - start) + Sizes::kStages * Sizes::kXBytes);
     weights = x + Sizes::kStages * Sizes::kXBytes + Sizes::kParkedBytes;
-    full = reinterpret_cast<uint64_t*>(weights + Sizes::kStages * Sizes::kWeightBytes);
-    empty = full + kMaxStages;
+    full = weights + Sizes::kStages * Sizes::kWeightBytes;
+    empty = full + 8 * kMaxStages;
   }
+};
+
+/// How tiles of 128 outputs by kTileN rows are given to clusters.
+struct WideGrid {
+  int tiles_m, tiles_n;  ///< tiles_m: tiles of outputs, `share` taken as one.
+  int split;             ///< 1, 2 or 4 blocks to a tile, each with its pairs of segments.
+  int share;             ///< 1, or where split is 1, 2: blocks of neighbouring outputs that share their x.
+  __host__ __device__ int cluster() const { return split * share; }
 };
 
 /// What a block computes: 128 outputs of one matrix by a tile of rows, pairs [first_pair, last_pair) of
@@ -100,25 +112,27 @@ struct BlockWork {
 };
 
 /// The number of a block's cluster to its work: bands of kRasterRows row tiles, inside a band outputs run
-/// slowest. Block tiles of 128 outputs never span two matrices: each matrix starts its own.
+/// slowest. Block tiles of 128 outputs never span two matrices: each matrix starts its own. (The second of
+/// the last blocks that share x may be one beyond: it stores nothing.)
 template <class Layout>
-__device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, int tiles_m, int tiles_n, int split) {
-  const int at = blockIdx.x / split, rank = blockIdx.x % split;
-  const int band = at / (kRasterRows * tiles_m);
-  const int rows_in_band = min(kRasterRows, tiles_n - band * kRasterRows);
-  const int in_band = at - band * kRasterRows * tiles_m;
-  int m = in_band / rows_in_band, call = 0;
+__device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, const WideGrid& grid) {
+  const int at = blockIdx.x / grid.cluster(), rank = blockIdx.x % grid.cluster();
+  const int band = at / (kRasterRows * grid.tiles_m);
+  const int rows_in_band = min(kRasterRows, grid.tiles_n - band * kRasterRows);
+  const int in_band = at - band * kRasterRows * grid.tiles_m;
+  int m = in_band / rows_in_band * grid.share + rank / grid.split, call = 0;
   for (; call + 1 < p.num_calls; ++call) {
     const int blocks = (p.calls[call].out_size + kTileM - 1) / kTileM;
     if (m < blocks) break;
     m -= blocks;
   }
+  const int part = rank % grid.split;
   return {.call = &p.calls[call],
           .tile = int64_t{m} * kBlockTiles,
           .num_tiles = (p.calls[call].out_size + kLinearTileRows - 1) / kLinearTileRows,
           .first_row = (band * kRasterRows + in_band % rows_in_band) * Wide<Layout>::kTileN,
-          .first_pair = rank * kPairs / split,
-          .last_pair = (rank + 1) * kPairs / split};
+          .first_pair = part * kPairs / grid.split,
+          .last_pair = (part + 1) * kPairs / grid.split};
 }
 
 /// A place in the ring, and the parity of its turn.
@@ -131,37 +145,43 @@ struct RingPlace {
   }
 };
 
-/// By one warp: lane i < 8 asks for the weights of tile i.
+/// By one warp: lane i < 8 asks for the weights of tile i, lane 0 for x, or for its part of the x that the
+/// cluster's blocks share, and both their barriers count it.
 template <class Layout>
 __device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layout>& shared,
-                                        const CUtensorMap* x_map, const BlockWork& work) {
+                                        const CUtensorMap* x_map, const BlockWork& work, int share) {
   using Sizes = Wide<Layout>;
   constexpr int kScaleBytes = Layout::kUnitBytes - Layout::kUnitWeightBytes;
   const int lane = threadIdx.x % 32;
   const std::byte* units = work.call->weights + work.tile_of(lane % kBlockTiles) *
                                                     (p.chunks / Layout::kUnitChunks) * Layout::kUnitBytes;
   const int begin = work.begin(p, 2 * work.first_pair), end = work.begin(p, 2 * work.last_pair);
+  const int part = share > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const uint32_t x_part = shared.x + part * (Sizes::kXBytes / share);
+  const int first_row = work.first_row + part * (Sizes::kTileN / share);
   RingPlace<Sizes::kStages> at;
   for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
-    uint64_t* full = &shared.full[at.stage];
-    if (chunk - begin >= Sizes::kStages) mbarrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+    const uint32_t full = shared.full + 8 * at.stage;
+    if (chunk - begin >= Sizes::kStages) mbarrier_wait(shared.empty + 8 * at.stage, at.parity ^ 1);
     if (lane == 0) {
       mbarrier_expect_bytes(full, Sizes::kXBytes + kBlockTiles * (Layout::kChunkBytes + kScaleBytes));
-      copy_tile(shared.x + at.stage * Sizes::kXBytes, x_map, full, chunk * kLinearChunkColumns,
-                work.first_row);
+      const uint32_t to = x_part + at.stage * Sizes::kXBytes;
+      if (share == 1) {
+        copy_tile(to, x_map, full, chunk * kLinearChunkColumns, first_row);
+      } else {
+        copy_tile_to_cluster(to, x_map, full, chunk * kLinearChunkColumns, first_row, (1u << share) - 1);
+      }
     }
     __syncwarp();
     if (lane >= kBlockTiles) continue;
     const std::byte* unit = units + int64_t{chunk / Layout::kUnitChunks} * Layout::kUnitBytes;
-    const uint32_t to =
-        shared_address(shared.weights) + at.stage * Sizes::kWeightBytes + lane * Layout::kUnitBytes;
+    const uint32_t to = shared.weights + at.stage * Sizes::kWeightBytes + lane * Layout::kUnitBytes;
     if constexpr (Layout::kUnitChunks == 1) {
-      bulk_copy(to, unit, Layout::kUnitBytes, shared_address(full));
+      bulk_copy(to, unit, Layout::kUnitBytes, full);
     } else {
       const int offset = chunk % Layout::kUnitChunks * Layout::kChunkBytes;
-      bulk_copy(to + offset, unit + offset, Layout::kChunkBytes, shared_address(full));
-      bulk_copy(to + Layout::kUnitWeightBytes, unit + Layout::kUnitWeightBytes, kScaleBytes,
-                shared_address(full));
+      bulk_copy(to + offset, unit + offset, Layout::kChunkBytes, full);
+      bulk_copy(to + Layout::kUnitWeightBytes, unit + Layout::kUnitWeightBytes, kScaleBytes, full);
     }
   }
 }
@@ -202,7 +222,7 @@ struct Operands {
 
 /// The descriptor of a step's columns: 16 columns are 32 bytes further in every 128-byte row, 2 in its
 /// 16-byte units.
-__device__ __forceinline__ uint64_t step_descriptor(const std::byte* x_tile, int step) {
+__device__ __forceinline__ uint64_t step_descriptor(uint32_t x_tile, int step) {
   return swizzled_descriptor(x_tile) + 2 * step;
 }
 
@@ -223,8 +243,7 @@ struct WideSum {
   /// Products start from +0 by themselves.
   static constexpr bool kStartsFromZero = true;
   __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int,
-                                      bool starts_segment, Operands<Layout>& operands,
-                                      const std::byte* x_tile) {
+                                      bool starts_segment, Operands<Layout>& operands, uint32_t x_tile) {
     operands.make(weights);
     wgmma_fence();
 #pragma unroll
@@ -246,7 +265,7 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
 
   static constexpr bool kStartsFromZero = false;
   __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int chunk,
-                                      bool, Operands<Layout>& operands, const std::byte* x_tile) {
+                                      bool, Operands<Layout>& operands, uint32_t x_tile) {
     constexpr uint32_t kOnes = 0x3f803f80u;
     constexpr int kSteps = 4 / Layout::kChunkGroups;
     uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
@@ -291,21 +310,28 @@ struct Consumer {
   static constexpr int kAccumulators = Sizes::kAccumulators, kInFlight = Sizes::kInFlight;
 
   const Shared<Layout>& shared;
-  const int thread, lane;
+  const int lane, share;
   const uint32_t my_weights;
   WideSum<Layout> sum;
   Operands<Layout> operands[kInFlight];
   RingPlace<Sizes::kStages> at;
   int used = -1;  ///< The stage whose products are in flight, or none.
 
-  __device__ __forceinline__ explicit Consumer(const Shared<Layout>& block)
+  __device__ __forceinline__ Consumer(const Shared<Layout>& block, int blocks_sharing_x)
       : shared(block),
-        thread(threadIdx.x),
         lane(threadIdx.x % 32),
-        my_weights(shared_address(block.weights) + threadIdx.x / 32 * Layout::kUnitBytes) {}
+        share(blocks_sharing_x),
+        my_weights(block.weights + threadIdx.x / 32 * Layout::kUnitBytes) {}
 
+  /// Says that the stage may be filled again, to every block that fills it.
   __device__ __forceinline__ void release() {
-    if (used >= 0 && lane == 0) mbarrier_arrive(&shared.empty[used]);
+    if (used < 0 || lane >= share) return;
+    const uint32_t barrier = shared.empty + 8 * used;
+    if (share == 1) {
+      mbarrier_arrive(barrier);
+    } else {
+      mbarrier_arrive_remote(cluster_address(barrier, lane));
+    }
   }
 
   /// Adds chunks [begin, end): one segment. Its last kInFlight - 1 chunks of products may stay in flight.
@@ -341,7 +367,7 @@ struct Consumer {
  private:
   __device__ __forceinline__ void add_chunk(float (&acc)[kAccumulators], Operands<Layout>& into, int chunk,
                                             bool starts_segment) {
-    mbarrier_wait(&shared.full[at.stage], at.parity);
+    mbarrier_wait(shared.full + 8 * at.stage, at.parity);
     Chunk<Layout> weights;
     weights.load_from(SharedUnit{my_weights + at.stage * Sizes::kWeightBytes}, chunk % Layout::kUnitChunks,
                       lane);
@@ -445,10 +471,10 @@ __device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared
 
 template <class Layout>
 __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layout>& shared,
-                                        const BlockWork& work, int split) {
+                                        const BlockWork& work, const WideGrid& grid) {
   constexpr int kAccumulators = Wide<Layout>::kAccumulators;
   float even[kAccumulators], odd[kAccumulators];
-  Consumer<Layout> consumer(shared);
+  Consumer<Layout> consumer(shared, grid.share);
   for (int pair = work.first_pair; pair < work.last_pair; ++pair) {
     const int begin = work.begin(p, 2 * pair), border = work.begin(p, 2 * pair + 1),
               end = work.begin(p, 2 * pair + 2);
@@ -468,32 +494,36 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layo
     add_pair(even, shared.parked + threadIdx.x, pair, work);
   }
   __syncwarp();
-  if (split > 1) return store_shared(p, shared, work, even, split);
+  if (grid.split > 1) return store_shared(p, shared, work, even, grid.split);
   store_tile<Layout>(p, work, even);
+  if (grid.share > 1) cluster_meet();  // Nobody arrives at the barriers of a block that is gone.
 }
 
-/// Grid: a cluster of `split` blocks (1, 2 or 4) to a tile of tiles_m x tiles_n.
 template <class Layout>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_wide_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ CUtensorMap x_map,
-                       int tiles_m, int tiles_n, int split) {
+                       const __grid_constant__ WideGrid grid) {
   extern __shared__ std::byte shared_bytes[];
   const Shared<Layout> shared(shared_bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Wide<Layout>::kStages; ++i) {
-      mbarrier_init(&shared.full[i], 1);
-      mbarrier_init(&shared.empty[i], kConsumers / 32);
+      mbarrier_init(shared.full + 8 * i, 1);
+      mbarrier_init(shared.empty + 8 * i, kConsumers / 32 * grid.share);
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  const BlockWork work = block_work<Layout>(p, tiles_m, tiles_n, split);
+  if (grid.share > 1) {
+    cluster_arrive();
+    cluster_wait();
+  }
+  const BlockWork work = block_work<Layout>(p, grid);
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < kConsumers + 32) produce(p, shared, &x_map, work);
+    if (threadIdx.x < kConsumers + 32) produce(p, shared, &x_map, work, grid.share);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume(p, shared, work, split);
+    consume(p, shared, work, grid);
   }
 }
 
@@ -544,23 +574,26 @@ void launch_wide(CUstream_st* stream, const LinearLaunch& p) {
   int tiles_m = 0;
   for (int i = 0; i < p.num_calls; ++i) tiles_m += (p.calls[i].out_size + kTileM - 1) / kTileM;
   const int tiles_n = (p.num_rows + Sizes::kTileN - 1) / Sizes::kTileN;
-  const int split = p.tuning.wide_split > 0 ? p.tuning.wide_split : wide_split(tiles_m * tiles_n, p.chunks);
+  WideGrid grid{.tiles_m = tiles_m, .tiles_n = tiles_n, .split = p.tuning.wide_split, .share = 1};
+  if (grid.split == 0) grid.split = wide_split(tiles_m * tiles_n, p.chunks);
+  if (grid.split == 1 && p.tuning.wide_share == 2) grid.share = 2;
+  grid.tiles_m = (tiles_m + grid.share - 1) / grid.share;
   auto* kernel = linear_wide_kernel<Layout>;
   static const cudaError_t once =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
   static_cast<void>(once);  // A fault shows at the launch.
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(split);
+  attribute.val.clusterDim.x = static_cast<unsigned>(grid.cluster());
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(tiles_m * tiles_n * split);
+  config.gridDim = static_cast<unsigned>(grid.tiles_m * grid.tiles_n * grid.cluster());
   config.blockDim = kThreads;
   config.dynamicSmemBytes = Sizes::kSharedBytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, p, make_x_map(p, Sizes::kTileN), tiles_m, tiles_n, split);
+  cudaLaunchKernelEx(&config, kernel, p, make_x_map(p, Sizes::kTileN / grid.share), grid);
 }
 
 }  // namespace

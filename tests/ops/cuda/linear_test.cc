@@ -15,21 +15,26 @@ namespace {
 /// A way to compute a product.
 struct Way {
   LinearKernel kernel;
-  uint8_t wide_split = 0;
+  uint8_t wide_split = 0, wide_share = 1;
 
   std::string name() const {
-    return kernel == LinearKernel::kDecode ? "decode" : "wide/" + std::to_string(wide_split);
+    if (kernel == LinearKernel::kDecode) return "decode";
+    return "wide/" + std::to_string(wide_split) + "x" + std::to_string(wide_share);
   }
   void launch(CUstream_st* stream, View x, std::span<const LinearCall> calls) const {
     for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
       launch.tuning.wide_split = wide_split;
+      launch.tuning.wide_share = wide_share;
       launch_linear(stream, launch);
     }
   }
 };
 constexpr Way kDecode{LinearKernel::kDecode};
-constexpr Way kWays[] = {
-    kDecode, {LinearKernel::kWide, 1}, {LinearKernel::kWide, 2}, {LinearKernel::kWide, 4}};
+constexpr Way kWays[] = {kDecode,
+                         {LinearKernel::kWide, 1},
+                         {LinearKernel::kWide, 1, 2},
+                         {LinearKernel::kWide, 2},
+                         {LinearKernel::kWide, 4}};
 
 class CudaLinearTest : public testing::Test {
  protected:

@@ -10,8 +10,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+  mbarrier_init(shared_address(barrier), arrivals);
 }
 __device__ __forceinline__ void mbarrier_expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -19,9 +22,10 @@ __device__ __forceinline__ void mbarrier_expect_bytes(uint32_t barrier, uint32_t
 __device__ __forceinline__ void mbarrier_expect_bytes(uint64_t* barrier, uint32_t bytes) {
   mbarrier_expect_bytes(shared_address(barrier), bytes);
 }
-__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive(shared_address(barrier)); }
 /// Waits until the barrier's phase of this parity is complete.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -70,10 +74,13 @@ __device__ __forceinline__ void prefetch_l2(const void* global, uint32_t bytes) 
 }
 
 /// The address, in the cluster's window, of block `rank`'s variable at the place of this block's `pointer`.
-__device__ __forceinline__ uint32_t cluster_address(const void* pointer, uint32_t rank) {
+__device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t rank) {
   uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
+}
+__device__ __forceinline__ uint32_t cluster_address(const void* pointer, uint32_t rank) {
+  return cluster_address(shared_address(pointer), rank);
 }
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;

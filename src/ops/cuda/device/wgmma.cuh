@@ -11,19 +11,29 @@
 namespace tensorfold::cuda {
 
 /// Copies the box of `map` at (column, row) to shared memory and counts its bytes on `barrier`.
-__device__ __forceinline__ void copy_tile(void* shared, const CUtensorMap* map, uint64_t* barrier, int column, int row) {
+__device__ __forceinline__ void copy_tile(uint32_t shared, const CUtensorMap* map, uint32_t barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          shared_address(shared)),
-      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+          shared),
+      "l"(map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+/// The same to the blocks of the cluster whose bits are set in `blocks`: in each to the same address, counted on its
+/// barrier at the same address.
+__device__ __forceinline__ void copy_tile_to_cluster(uint32_t shared, const CUtensorMap* map, uint32_t barrier,
+                                                     int column, int row, uint32_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 
 /// Descriptor of a K-major bf16 operand in shared memory with 128-byte rows and the 128-byte swizzle: eight rows make
 /// a 1024-byte atom, atoms follow one another along N.
-__device__ __forceinline__ uint64_t swizzled_descriptor(const void* shared) {
+__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t shared) {
   constexpr uint64_t kAtomStride = 1024 >> 4, kSwizzle128 = 1;
-  return ((shared_address(shared) & 0x3ffffull) >> 4) | (kAtomStride << 32) | (kSwizzle128 << 62);
+  return ((shared & 0x3ffffull) >> 4) | (kAtomStride << 32) | (kSwizzle128 << 62);
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
