@@ -1,8 +1,8 @@
 // Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for
 // few rows; the library's matrix product is measured beside it by bench/cuda_limits.py for many.
 //
-// With "variants" as an argument: the ways to cut the decode kernel into blocks (LinearTuning), and bringing
-// the next matrix to L2, compared in one run; their bits are equal (checked).
+// With "variants" as an argument: the decode kernel with and without bringing the next matrix to L2, in one
+// run; their bits are equal (checked).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -84,15 +84,8 @@ const Variant kWideVariants[] = {
     {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
     {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
 const Variant kVariants[] = {
-    {"24warps", LinearKernel::kDecode, {1, 1, 2}, false},
-    {"24warps+l2", LinearKernel::kDecode, {1, 1, 2}, true},
-    {"24warps-nocluster", LinearKernel::kDecode, {1, 1, 1}, false},
-    {"24warps-nocluster+l2", LinearKernel::kDecode, {1, 1, 1}, true},
-    {"16warps-overlap", LinearKernel::kDecode, {2, 1, 1}, false},
-    {"16warps-overlap+l2", LinearKernel::kDecode, {2, 1, 1}, true},
-    {"2x16warps", LinearKernel::kDecode, {2, 2, 1}, false},
-    {"2x16warps+l2", LinearKernel::kDecode, {2, 2, 1}, true},
-    {"2x16warps-cluster+l2", LinearKernel::kDecode, {2, 2, 2}, true},
+    {"decode", LinearKernel::kDecode, {}, false},
+    {"decode+l2", LinearKernel::kDecode, {}, true},
 };
 
 /// `layers` copies of a matrix, so that repeated calls do not find it in L2, and what they are multiplied by.

@@ -23,8 +23,22 @@ class LaunchList {
 #if defined(__GNUC__) && !defined(__clang__)
     __builtin_clear_padding(&plain);  // else equal launches could differ
 #endif
-    return append([](Stream stream, const std::byte* at) { kLaunch(stream, *reinterpret_cast<const Launch*>(at)); },
-                  &plain, sizeof plain);
+    return append(run_launch<kLaunch, Launch>, &plain, sizeof plain);
+  }
+
+  /// The launch that was added last, if it is one of kLaunch and not yet removed; else null. Valid until the next add().
+  template <auto kLaunch, class Launch>
+  const Launch* last() const {
+    if (last_ == kNone) return nullptr;
+    Header header;
+    std::memcpy(&header, bytes_.data() + last_, sizeof header);
+    if (header.run != run_launch<kLaunch, Launch>) return nullptr;
+    return reinterpret_cast<const Launch*>(bytes_.data() + last_ + sizeof header);
+  }
+  /// Removes what last() gives. Which launch is then the last one is no longer known.
+  void remove_last() {
+    bytes_.resize(last_);
+    last_ = kNone;
   }
 
   /// The launch that add() put at `place`.
@@ -34,20 +48,28 @@ class LaunchList {
   }
 
   void run(Stream stream) const;
-  void clear() { bytes_.clear(); }
+  void clear() {
+    bytes_.clear();
+    last_ = kNone;
+  }
   bool empty() const { return bytes_.empty(); }
   uint64_t hash() const;
-  friend bool operator==(const LaunchList&, const LaunchList&) = default;
+  friend bool operator==(const LaunchList& a, const LaunchList& b) { return a.bytes_ == b.bytes_; }
 
  private:
   using Run = void (*)(Stream, const std::byte*);
-  static constexpr size_t kAlignment = 16;
+  static constexpr size_t kAlignment = 16, kNone = static_cast<size_t>(-1);
   struct alignas(kAlignment) Header {
     Run run;
     size_t bytes;  ///< Of the launch, padded to kAlignment.
   };
+  template <auto kLaunch, class Launch>
+  static void run_launch(Stream stream, const std::byte* at) {
+    kLaunch(stream, *reinterpret_cast<const Launch*>(at));
+  }
   size_t append(Run run, const void* launch, size_t bytes);
 
+  size_t last_ = kNone;           ///< Where the last launch's header lies.
   std::vector<std::byte> bytes_;  ///< A header and its launch, again and again.
 };
 

@@ -14,13 +14,15 @@
 #include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/mma.cuh"
+#include "ops/cuda/device/short_sum.cuh"
+#include "ops/cuda/device/values.cuh"
 #include "ops/cuda/linear_params.h"
 
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
 
-/// Shared memory of a block, one or two to a multiprocessor (which keeps 1 KB of its 228 for each).
-constexpr int max_shared_bytes(int blocks_per_sm) { return (228 << 10) / blocks_per_sm - (1 << 10); }
+/// Shared memory of a block, one to a multiprocessor (which keeps 1 KB of its 228).
+constexpr int kMaxSharedBytes = 227 << 10;
 /// Bytes of the sums of 8 rows of a tile: four floats a lane.
 constexpr int kSumBytes = 512;
 
@@ -136,6 +138,57 @@ __device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan&
   }
 }
 
+/// The weights of a fused norm that a thread needs: of columns thread % 256 + 256 i.
+constexpr int kNormPieces = kMaxFusedNormColumns / kShortSumPartials;
+
+__device__ __forceinline__ void load_norm_weights(const LinearLaunch& p, float (&weights)[kNormPieces]) {
+  const int thread = threadIdx.x % kShortSumPartials;
+#pragma unroll
+  for (int i = 0; i < kNormPieces; ++i) {
+    const int column = thread + kShortSumPartials * i;
+    weights[i] = column < p.in ? p.norm.weight[column] : 0.0f;
+  }
+}
+
+/// stage_x() of rows that are normed here, in the steps of rms_norm_kernel (norms.cu). Teams of 256 threads
+/// take a row each, whole, since its sum needs every column, and store the block's columns of it. `partials`:
+/// 2 * 256 floats for each team. The first block of a group of rows writes them to norm.out as well.
+__device__ __forceinline__ void stage_normed_x(const LinearLaunch& p, const DecodePlan& plan, int first_row,
+                                               int rows, int first_chunk, int num_chunks,
+                                               const float (&weights)[kNormPieces], std::byte* to,
+                                               float* partials) {
+  const int thread = threadIdx.x % kShortSumPartials, team = threadIdx.x / kShortSumPartials;
+  const int lane = threadIdx.x % 32, teams = blockDim.x / kShortSumPartials;
+  const int pair_bytes = x_pair_bytes(plan.rows);
+  partials += team * 2 * kShortSumPartials;
+  // A thread's columns have its lane's place in their 32: see stage_x().
+  to += lane / 8 * 4 + lane % 8 / 2 * 16 + lane % 2 * 2;
+  int turn = 0;  // Partials in turn: one barrier a row is enough.
+  for (int row = team; row < rows; row += teams, turn ^= 1) {
+    const float* from = p.norm.x + (first_row + row) * p.norm.x_stride;
+    float x[kNormPieces], partial = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) {
+      const int column = thread + kShortSumPartials * i;
+      x[i] = column < p.in ? from[column] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) partial = __fmaf_rn(x[i], x[i], partial);
+    const float squares = halve_partials_of_team(partial, partials + turn * kShortSumPartials);
+    const float inverse = inverse_norm(squares, p.norm.reciprocal, p.norm.eps);
+    const bool writes_out = blockIdx.x == 0 && p.norm.out != nullptr;
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) {
+      const int column = thread + kShortSumPartials * i, in_block = column - first_chunk * 64;
+      const uint16_t y =
+          column < p.in ? float_to_bf16(__fmul_rn(__fmul_rn(x[i], inverse), weights[i])) : uint16_t{0};
+      if (in_block >= 0 && in_block < num_chunks * 64)
+        *reinterpret_cast<uint16_t*>(to + in_block / 32 * pair_bytes + row * 64) = y;
+      if (writes_out && column < p.in) p.norm.out[(first_row + row) * p.norm.out_stride + column] = y;
+    }
+  }
+}
+
 /// The tree of arithmetic.md over `count` neighbouring sums (1, 2, 4 or 8), the first one in `sum`, the
 /// others at others + (i - 1) * kRowTiles * kSumBytes: each lane its own floats.
 template <int kRowTiles>
@@ -165,8 +218,9 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
 }
 
 /// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"),
-/// the blocks' sums in the leader of block 0, which finishes a tile one tile later, so that it seldom waits
-/// for the others.
+/// the blocks' sums in the leader of block 0, which then finishes a tile one tile later, so that it seldom
+/// waits for the others. A block alone finishes it at once, and asks for what outputs are added to before it
+/// waits for the sums.
 template <class Layout, int kRowTiles>
 struct Finisher {
   const LinearLaunch& p;
@@ -179,45 +233,37 @@ struct Finisher {
   uint32_t sum_phase = 0, exchange_phase = 0;
   int slot = 0;  ///< Of the exchange.
   int pending_tile = -1;
-  float pending[kRowTiles][4];
+  /// Alone: what the tile's outputs are added to. In a cluster: the sums of pending_tile.
+  float held[kRowTiles][4] = {};
 
   __device__ __forceinline__ void add(int tile, const TileSum<Layout> (&sum)[kRowTiles]) {
     float acc[kRowTiles][4];
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[r][i] = sum[r].acc[i];
-    }
+    copy(acc, [&](int r, int i) { return sum[r].acc[i]; });
     if (segment > 0) return hand_over(acc);
+    if (plan.cluster == 1) load_outputs(tile);
     if (plan.segments > 1) {
       mbarrier_wait(sums_full, sum_phase);
       add_tree<kRowTiles>(acc, sums, plan.segments, lane);
       mbarrier_arrive(sums_empty);
       sum_phase ^= 1;
     }
+    if (plan.cluster == 1) return store(tile, acc, [&](int r, int i) { return held[r][i]; });
     if (rank > 0) return send(acc);
     finish_pending();
     pending_tile = tile;
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pending[r][i] = acc[r][i];
-    }
+    copy(held, [&](int r, int i) { return acc[r][i]; });
   }
 
   __device__ __forceinline__ void finish_pending() {
     if (segment > 0 || rank > 0 || pending_tile < 0) return;
-    if (plan.cluster > 1) {
-      const int bytes = (plan.cluster - 1) * kRowTiles * kSumBytes;
-      if (lane == 0) mbarrier_expect_bytes(&incoming_full[slot], bytes);
-      mbarrier_wait(&incoming_full[slot], exchange_phase);
-      add_tree<kRowTiles>(pending, incoming + slot * bytes, plan.cluster, lane);
-      __syncwarp();
-      if (lane > 0 && lane < plan.cluster)
-        mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
-      next_slot();
-    }
-    store();
+    const int bytes = (plan.cluster - 1) * kRowTiles * kSumBytes;
+    if (lane == 0) mbarrier_expect_bytes(&incoming_full[slot], bytes);
+    mbarrier_wait(&incoming_full[slot], exchange_phase);
+    add_tree<kRowTiles>(held, incoming + slot * bytes, plan.cluster, lane);
+    __syncwarp();
+    if (lane > 0 && lane < plan.cluster) mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
+    next_slot();
+    store(pending_tile, held);
   }
 
  private:
@@ -244,18 +290,51 @@ struct Finisher {
     }
     next_slot();
   }
-  __device__ __forceinline__ void store() {
-    const LinearDeviceCall& call = call_of_tile(p, pending_tile);
+  template <class Value>
+  __device__ __forceinline__ static void copy(float (&to)[kRowTiles][4], const Value& value) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[r][i] = value(r, i);
+    }
+  }
+  /// visit(r, i, row, column) for each output of the tile that this lane has and that exists.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_output(const LinearDeviceCall& call, int tile,
+                                                  const Visit& visit) const {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = r * 8 + 2 * (lane % 4) + i % 2;
-        const int column = (pending_tile - call.first_tile) * kLinearTileRows + lane / 4 + i / 2 * 8;
+        const int column = (tile - call.first_tile) * kLinearTileRows + lane / 4 + i / 2 * 8;
         if (row < plan.rows && first_row + row < p.num_rows && column < call.out_size)
-          store_output(call, first_row + row, column, __fmul_rn(pending[r][i], Layout::kResultScale));
+          visit(r, i, first_row + row, column);
       }
     }
+  }
+  /// Asks for what the tile's sums will be added to: the loads are under way when this returns.
+  __device__ __forceinline__ void load_outputs(int tile) {
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    if (!call.accumulate) return;
+    for_each_output(call, tile, [&](int r, int i, int row, int column) {
+      const float* from = static_cast<const float*>(call.out) + row * call.out_stride + column;
+      asm volatile("ld.global.f32 %0, [%1];" : "=f"(held[r][i]) : "l"(from) : "memory");
+    });
+  }
+  __device__ __forceinline__ void store(int tile, const float (&sum)[kRowTiles][4]) const {
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    for_each_output(call, tile, [&](int r, int i, int row, int column) {
+      store_output(call, row, column, __fmul_rn(sum[r][i], Layout::kResultScale));
+    });
+  }
+  template <class Before>
+  __device__ __forceinline__ void store(int tile, const float (&sum)[kRowTiles][4],
+                                        const Before& before) const {
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    for_each_output(call, tile, [&](int r, int i, int row, int column) {
+      store_output(call, row, column, __fmul_rn(sum[r][i], Layout::kResultScale), before(r, i));
+    });
   }
 };
 
@@ -263,8 +342,8 @@ struct Finisher {
 /// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
 /// segments tiles at a time, a warp each (tile, segment). Traffic: every weight once per blockIdx.y, x once
 /// per block, from L2.
-template <class Layout, int kRowTiles, int kWarps, int kBlocksPerSm>
-__global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
+template <class Layout, int kRowTiles, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, 1)
     linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
   extern __shared__ __align__(128) std::byte shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -274,7 +353,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
   const int first_row = blockIdx.y * plan.rows;
 
   constexpr int kUnitChunks = Layout::kUnitChunks;
-  constexpr int kUnroll = kBlocksPerSm == 1 && !Layout::kKeepsIntegers ? 2 : 1;
+  constexpr int kUnroll = Layout::kKeepsIntegers ? 1 : 2;
   const int begin = min((rank * plan.segments + segment) * p.chunks_per_segment, p.chunks);
   const int length = (min(begin + p.chunks_per_segment, p.chunks) - begin) / kUnitChunks;
   const int first_tile = slot * clusters + cluster, stride = slots * clusters;
@@ -326,12 +405,20 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
   prefetch_once_done();
   if (plan.cluster > 1) cluster_arrive();
   launch_dependents();
+  const bool norms = p.norm.x != nullptr;
+  float norm_weights[kNormPieces];
+  if (norms) load_norm_weights(p, norm_weights);
   wait_for_previous_kernel();
 
   const int block_begin = min(rank * plan.segments * p.chunks_per_segment, p.chunks);
   const int block_chunks = min(block_begin + plan.segments * p.chunks_per_segment, p.chunks) - block_begin;
   const int rows = min(plan.rows, p.num_rows - first_row);
-  stage_x(p, plan, first_row, rows, block_begin, block_chunks, shared + plan.x_offset);
+  if (norms) {  // The sums' place is free until the first tile ends.
+    stage_normed_x(p, plan, first_row, rows, block_begin, block_chunks, norm_weights, shared + plan.x_offset,
+                   reinterpret_cast<float*>(shared + plan.sums_offset));
+  } else {
+    stage_x(p, plan, first_row, rows, block_begin, block_chunks, shared + plan.x_offset);
+  }
   __syncthreads();
   if (plan.cluster > 1) cluster_wait();
 
@@ -378,7 +465,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
 
 /// The plan for `rows` rows a block in clusters of `cluster`; stages may be 0: x does not fit.
 template <class Layout, int kRowTiles, int kWarps>
-DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target, int shared_bytes) {
+DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_target) {
   DecodePlan plan{.cluster = cluster, .segments = kLinearSegments / cluster, .rows = rows};
   while (1 << plan.row_shift < rows) ++plan.row_shift;
   // A stage is an even share of a segment of about `stage_target` bytes: a wait and a copy cost some 60
@@ -388,33 +475,35 @@ DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_tar
   plan.stage_units = (units + shares - 1) / shares;
   plan.stage_bytes = plan.stage_units * Layout::kUnitBytes;
   const int slots = kWarps / plan.segments, sums = kRowTiles * kSumBytes;
-  plan.exchange_depth = cluster == 4 ? 1 : 2;
+  plan.exchange_depth = cluster == 1 ? 0 : cluster == 4 ? 1 : 2;
   const int x_bytes = plan.segments * p.chunks_per_segment * 2 * x_pair_bytes(rows);
   const int sums_bytes = slots * (plan.segments - 1) * sums;
   const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
+  const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
+  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - slot_barrier_bytes;
+  // A stage is its bytes and a barrier in each warp's ring. (2.998 stages of 5,120 4-bit columns were once
+  // lost to barriers of stages that did not exist.)
   constexpr int kMaxStages = 8;
-  const int barrier_bytes = (kWarps * kMaxStages + slots * (2 + 2 * plan.exchange_depth)) * 8;
-  const int left = shared_bytes - x_bytes - sums_bytes - incoming_bytes - barrier_bytes;
-  const int fitting = left < 0 ? 0 : left / (kWarps * plan.stage_bytes);
+  const int fitting = left < 0 ? 0 : left / (kWarps * (plan.stage_bytes + 8));
   plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
   plan.x_offset = kWarps * plan.stages * plan.stage_bytes;
   plan.sums_offset = plan.x_offset + x_bytes;
   plan.incoming_offset = plan.sums_offset + sums_bytes;
   plan.barriers_offset = plan.incoming_offset + incoming_bytes;
-  plan.shared_bytes = plan.barriers_offset + barrier_bytes;
+  plan.shared_bytes = plan.barriers_offset + slot_barrier_bytes + kWarps * plan.stages * 8;
   return plan;
 }
 
-/// As many rows as kRowTiles holds if they leave room for the ring, else fewer; the smallest cluster that
-/// does, from p.tuning on; stages of 3 KB, else smaller ones. Without stages: nothing fits.
+/// As many rows as kRowTiles holds if they leave room for the ring, else fewer; stages of 3 KB, else smaller
+/// ones; one block to a tile, or a cluster where x needs the room of several: halving the rows instead would
+/// read the weights twice. Without stages: nothing fits.
 template <class Layout, int kRowTiles, int kWarps>
-DecodePlan choose_plan(const LinearLaunch& p, int shared_bytes) {
+DecodePlan choose_plan(const LinearLaunch& p) {
   int rows = p.num_rows < 8 * kRowTiles ? p.num_rows : 8 * kRowTiles;
   for (;; rows = (rows + 1) / 2) {
     for (int stage_bytes : {3072, 1536, 1152, 576}) {
-      for (int cluster = p.tuning.min_cluster; cluster <= 4; cluster *= 2) {
-        if (kWarps % (kLinearSegments / cluster) != 0) continue;
-        const auto plan = make_plan<Layout, kRowTiles, kWarps>(p, rows, cluster, stage_bytes, shared_bytes);
+      for (int cluster = 1; cluster <= 4; cluster *= 2) {
+        const auto plan = make_plan<Layout, kRowTiles, kWarps>(p, rows, cluster, stage_bytes);
         const bool is_last = rows == 1 && cluster == 4 && stage_bytes == 576;
         if (plan.stages >= (is_last ? 1 : stage_bytes > 1152 ? 3 : 2)) return plan;
       }
@@ -423,16 +512,36 @@ DecodePlan choose_plan(const LinearLaunch& p, int shared_bytes) {
   }
 }
 
-/// False, and nothing is launched, where x and a ring do not fit.
-template <class Layout, int kRowTiles, int kWarps, int kBlocksPerSm>
-bool launch_decode(CUstream_st* stream, const LinearLaunch& p) {
-  constexpr int kSharedBytes = max_shared_bytes(kBlocksPerSm);
-  const DecodePlan plan = choose_plan<Layout, kRowTiles, kWarps>(p, kSharedBytes);
-  if (plan.stages == 0) return false;
-  auto* kernel = linear_decode_kernel<Layout, kRowTiles, kWarps, kBlocksPerSm>;
+/// Clusters that are resident at once, one block to a multiprocessor: what the tiles are dealt to.
+template <class Kernel>
+int resident_clusters(Kernel* kernel, int cluster, int threads) {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  if (cluster == 1) return count;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = kMaxSharedBytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaOccupancyMaxActiveClusters(&count, kernel, &config);
+  return count;
+}
+
+template <class Layout, int kRowTiles, int kWarps>
+void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
+  const DecodePlan plan = choose_plan<Layout, kRowTiles, kWarps>(p);
+  auto* kernel = linear_decode_kernel<Layout, kRowTiles, kWarps>;
   static const cudaError_t once =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  static_cast<void>(once);  // A fault shows at the launch.
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+  static_cast<void>(once);      // A fault shows at the launch.
+  static int resident[5] = {};  // By the cluster's size.
+  int& clusters = resident[plan.cluster];
+  if (clusters == 0) clusters = resident_clusters(kernel, plan.cluster, 32 * kWarps);
 
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -440,34 +549,14 @@ bool launch_decode(CUstream_st* stream, const LinearLaunch& p) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(plan.cluster);
   config.blockDim = dim3(32 * kWarps);
   config.attrs = attributes;
-  // Clusters that fit at once, one block an SM: what the tiles are dealt to.
-  static int resident[5] = {};  // By the cluster's size.
-  int& clusters = resident[plan.cluster];
-  if (clusters == 0) {
-    config.dynamicSmemBytes = max_shared_bytes(1);
-    if (kBlocksPerSm == 1 && plan.cluster > 1) {
-      config.attrs = &attributes[1];
-      config.numAttrs = 1;
-      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-      config.attrs = attributes;
-    } else {
-      int device = 0, multiprocessors = 0;
-      cudaGetDevice(&device);
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-      clusters = multiprocessors / plan.cluster;
-    }
-  }
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
   config.numAttrs = plan.cluster > 1 ? 2 : 1;
-  const int places = clusters * (kBlocksPerSm > 1 ? p.tuning.grid_blocks : 1);
-  const int dealt = places < p.num_tiles ? places : p.num_tiles;
+  const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
   config.gridDim = dim3(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
   cudaLaunchKernelEx(&config, kernel, p, plan);
-  return true;
 }
 
 /// Warps hide the latency of turning 4-bit weights into operands: 24 were faster than 16 by a tenth, and 32,
@@ -477,16 +566,12 @@ template <class Layout>
 void launch_decode_for_rows(CUstream_st* stream, const LinearLaunch& p) {
   if constexpr (Layout::kScaleType == ScaleType::kBf16) {
     if (p.num_rows > 8) {
-      launch_decode<Layout, 2, 16, 1>(stream, p);
+      launch_decode<Layout, 2, 16>(stream, p);
       return;
     }
   }
-  if constexpr (Layout::kGroupSize == 64 && Layout::kScaleType == ScaleType::kBf16 &&
-                Layout::kBits % 4 == 0) {
-    if (p.tuning.blocks_per_sm == 2 && launch_decode<Layout, 1, 16, 2>(stream, p)) return;
-  }
   constexpr int kWarps = Layout::kUnitBytes < 2048 ? 24 : 16;
-  launch_decode<Layout, 1, kWarps, 1>(stream, p);
+  launch_decode<Layout, 1, kWarps>(stream, p);
 }
 
 }  // namespace

@@ -22,15 +22,25 @@ enum class LinearKernel : uint8_t {
 };
 inline constexpr int64_t kDecodeRows = 32;
 
-/// How the kernels are cut into blocks. What changes no bit: the benchmark compares, callers leave the
+/// How the wide kernel is cut into blocks. What changes no bit: the benchmark compares, callers leave the
 /// default.
 struct LinearTuning {
-  uint8_t blocks_per_sm =
-      1;                    ///< 1: up to 24 warps a block; 2: up to 16, half the registers and shared memory.
-  uint8_t grid_blocks = 1;  ///< Blocks started for each multiprocessor, at most blocks_per_sm.
-  uint8_t min_cluster = 2;  ///< 1, 2 or 4 blocks to a tile, where they have room for x.
-  uint8_t wide_split = 0;   ///< Wide kernel: 1, 2 or 4 blocks to a tile; 0: as the number of tiles suggests.
+  uint8_t wide_split = 0;  ///< Wide kernel: 1, 2 or 4 blocks to a tile; 0: as the number of tiles suggests.
   uint8_t wide_share = 1;  ///< 2: pairs of blocks share x, where a tile has one block.
+};
+
+/// Columns, filled up to whole chunks, of rows that the decode kernel norms itself: it keeps them and their
+/// weights in registers.
+inline constexpr int kMaxFusedNormColumns = 6144;
+
+/// The rms_norm() whose result is a launch's x, computed by the decode kernel: each block for itself.
+struct LinearNorm {
+  const float* x;                ///< [num_rows, in]; null: there is no norm, and LinearLaunch::x is read.
+  const float* weight;           ///< [in]
+  uint16_t* out;                 ///< bf16 [num_rows, in], written for later launches; or null.
+  int64_t x_stride, out_stride;  ///< Elements.
+  float reciprocal;              ///< 1 / in.
+  float eps;
 };
 
 /// One matrix of a launch.
@@ -59,6 +69,7 @@ struct LinearLaunch {
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
+  LinearNorm norm;  ///< kDecode alone.
   /// Bytes that a later launch will read, brought to L2 once this one has asked for all of its weights; or
   /// null.
   const std::byte* prefetch;

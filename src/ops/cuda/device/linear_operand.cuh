@@ -26,16 +26,21 @@ __device__ __forceinline__ const LinearDeviceCall& call_of_tile(const LinearLaun
   return p.calls[i];
 }
 
-/// Bias, sum onto the residual or not, rounding: the last step of one output.
-__device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum) {
+/// Bias, sum onto the residual or not, rounding: the last step of one output. `before`: what it is added to,
+/// if to anything.
+__device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum,
+                                             float before) {
   if (call.bias != nullptr) sum = __fadd_rn(sum, call.bias[column]);
   const int64_t at = row * call.out_stride + column;
   if (call.out_is_bf16) {
     static_cast<__nv_bfloat16*>(call.out)[at] = __float2bfloat16_rn(sum);
   } else {
-    float* out = static_cast<float*>(call.out) + at;
-    *out = call.accumulate ? __fadd_rn(*out, sum) : sum;
+    static_cast<float*>(call.out)[at] = call.accumulate ? __fadd_rn(before, sum) : sum;
   }
+}
+__device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum) {
+  const int64_t at = row * call.out_stride + column;
+  store_output(call, row, column, sum, call.accumulate ? static_cast<const float*>(call.out)[at] : 0.0f);
 }
 
 // Where a unit of packed weights is read from. Each byte is read once, so nothing is kept in L1.

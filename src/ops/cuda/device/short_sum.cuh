@@ -29,6 +29,19 @@ __device__ __forceinline__ float halve_partials_of_block(float partial, float* s
   return halve_partials(p);
 }
 
+/// The same for one of several teams of 256 threads (eight whole warps) of a block, thread i of team k being
+/// thread 256 k + i: they meet at barrier 1 + k. `shared` is the team's own, and may be written again after
+/// its next barrier.
+__device__ __forceinline__ float halve_partials_of_team(float partial, float* shared) {
+  shared[threadIdx.x % kShortSumPartials] = partial;
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / kShortSumPartials), "n"(kShortSumPartials)
+               : "memory");
+  float p[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) p[i] = shared[threadIdx.x % 32 + 32 * i];
+  return halve_partials(p);
+}
+
 /// The short sum of squares of a row, of which thread i of kThreads (32, a warp, or 256, a block) holds
 /// elements i, i + kThreads, ..., missing ones as zeros. `shared`: 256 floats, for blocks alone.
 template <int kThreads, int kPieces>
