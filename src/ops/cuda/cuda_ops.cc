@@ -168,8 +168,14 @@ void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = LinearKernel::kDecode;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = LinearKernel::kWide;
   if (num_rows_ <= kMaxPrefetchRows) prefetch_weights(calls);
-  for (const LinearLaunch& launch : linear_launches(x, calls, kernel))
-    last_linear_ = launches_.add<launch_linear>(launch);
+  std::vector<LinearLaunch> launches = linear_launches(x, calls, kernel);
+  // The first launch may take the place of the norm's; it leaves the normed rows for the others.
+  const auto* norm = launches_.last<launch_rms_norm, RmsNormLaunch>();
+  if (norm != nullptr && norm->num_rows <= kMaxFusedNormRows && can_fuse_norm(launches[0], *norm)) {
+    fuse_norm(launches[0], *norm);
+    launches_.remove_last();
+  }
+  for (const LinearLaunch& launch : launches) last_linear_ = launches_.add<launch_linear>(launch);
 }
 
 void CudaOps::prefetch_weights(std::span<const LinearCall> calls) {
