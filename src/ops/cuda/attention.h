@@ -18,7 +18,8 @@ namespace tensorfold::cuda {
 /// Which kernel computes attention. Tests force each; callers leave kAuto.
 enum class AttentionKernel {
   kAuto,    ///< kSplit up to kSplitQueryRows query rows a KV head, kSerial beyond.
-  kSplit,   ///< Spans dealt to blocks, then merged: decoding.
+  kSplit,   ///< Spans dealt to blocks, then merged, by the blocks themselves where spans are few: decoding.
+  kSplitApart,  ///< The same, always merged by a second kernel.
   kSerial,  ///< Spans in turn, a warp 16 query rows: prompts.
   kWide,    ///< Spans in turn, a warpgroup 64 query rows: prompts.
 };

@@ -35,8 +35,12 @@ struct AttentionSequence {
   int32_t first_page;  ///< Its page table's place in AttentionLaunch::page_tables.
 };
 
+/// Blocks that a cluster may have anywhere.
+inline constexpr int kMaxClusterSpans = 8;
+
 struct AttentionLaunch {
   bool is_split;        ///< Blocks are spans, then a merge; else rows, spans in turn.
+  bool merges_in_cluster;  ///< Split: a row's spans are blocks of one cluster, which merges them; no second kernel.
   bool is_wide;         ///< Not split: 64 query rows a warpgroup; else 16 a warp.
   const AttentionSequence* sequences;
   const int32_t* page_tables;

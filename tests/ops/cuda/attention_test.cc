@@ -28,9 +28,17 @@ std::string to_string(const Case& c) {
                      c.has_sinks ? " sinks" : "", fmt::join(c.lengths, " "));
 }
 
-constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSerial, AttentionKernel::kWide};
+constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSplitApart, AttentionKernel::kSerial,
+                                        AttentionKernel::kWide};
 const char* to_string(AttentionKernel kernel) {
-  return kernel == AttentionKernel::kSplit ? "split" : kernel == AttentionKernel::kSerial ? "serial" : "wide";
+  switch (kernel) {
+    case AttentionKernel::kSplit: return "split";
+    case AttentionKernel::kSplitApart: return "split, merged apart";
+    case AttentionKernel::kSerial: return "serial";
+    case AttentionKernel::kWide: return "wide";
+    case AttentionKernel::kAuto: break;
+  }
+  return "auto";
 }
 
 const Case kCases[] = {
@@ -44,6 +52,8 @@ const Case kCases[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 192, .lengths = {150}},
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 100, .has_sinks = true, .lengths = {500, 99, 101}},
     {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64, .window = 1, .lengths = {200}},
+    {.num_heads = 16, .num_kv_heads = 2, .head_dim = 64, .window = 128, .has_sinks = true, .lengths = {300, 1100}},
+    {.num_heads = 6, .num_kv_heads = 1, .head_dim = 256, .lengths = {1030}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {4900}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {9300}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 700, .lengths = {5000}},
