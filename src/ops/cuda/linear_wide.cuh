@@ -19,8 +19,9 @@
 // Where there are few tiles, the blocks of a cluster share one: 2 or 4 blocks with 2 pairs or 1 each. They
 // leave their sums in shared memory, and each adds and stores its part of the outputs.
 //
-// Where integers are kept, a group's sums of x*q and of x are two more tiles: hence 64 rows. The sum of x is
-// a product with ones, which doubles the tensor cores' work.
+// Where integers are kept, a group's sum of x*q is one more tile: hence 64 rows. Its sum of x, a product with
+// ones, is the same for all outputs: two warps beside the producer compute it once a block, 16 equal rows at
+// a time, and leave it in shared memory.
 #pragma once
 
 #include <cuda.h>
@@ -40,6 +41,7 @@ constexpr int kBlockTiles = kTileM / kLinearTileRows;
 constexpr int kConsumers = 256;  ///< Threads of the two multiplying warpgroups; the producer adds one more.
 constexpr int kThreads = kConsumers + 128;
 constexpr int kPairs = kLinearSegments / 2;
+constexpr int kSummers = 2;  ///< Warps that sum x.
 constexpr int kMaxStages = 6;
 constexpr int kMaxSharedBytes = 227 * 1024;
 
@@ -47,18 +49,26 @@ constexpr int kMaxSharedBytes = 227 * 1024;
 template <class Layout>
 struct Wide {
   static constexpr bool kIsLean = Layout::kParts == 1 && !Layout::kKeepsIntegers;
-  static constexpr int kTileN = kIsLean ? 128 : 64;  ///< Rows of x.
+  static constexpr int kTileN = kIsLean || Layout::kFormat == LinearFormat::kF16 ? 128 : 64;  ///< Rows of x.
   static constexpr int kAccumulators = 64 * kTileN / 128;
   static constexpr int kParkedBytes = 2 * kConsumers * kAccumulators * 4;
   /// A stage: x, and of each of the block's tiles a unit, of which the chunk and the scales are filled.
   static constexpr int kXBytes = kTileN * kLinearChunkColumns * 2,
                        kWeightBytes = kBlockTiles * Layout::kUnitBytes;
-  static constexpr int kFixedBytes = kParkedBytes + 2 * kMaxStages * 8 + 1024;
+  /// Of x, where integers are kept: [2 groups][kTileN] a stage.
+  static constexpr int kXSumBytes = Layout::kKeepsIntegers ? 2 * kTileN * 4 : 0;
+  static constexpr int kFixedBytes = kParkedBytes + kMaxStages * (kXSumBytes + 3 * 8) + 1024;
   static constexpr int kStages =
       std::min(kMaxStages, (kMaxSharedBytes - kFixedBytes) / (kXBytes + kWeightBytes));
   static constexpr int kSharedBytes = kStages * (kXBytes + kWeightBytes) + kFixedBytes;
   /// Chunks whose products are in flight, and with them the registers of their operands.
   static constexpr int kInFlight = kIsLean ? 2 : 1;
+  /// Of the block's 64 K, what the producer's warps and those that multiply take: the sums of x need more
+  /// than 40.
+  static constexpr int kProducerRegisters = Layout::kKeepsIntegers ? 56 : 40;
+  static constexpr int kConsumerRegisters = Layout::kKeepsIntegers ? 224 : 232;
+  /// Warps that read a stage.
+  static constexpr int kReaders = kConsumers / 32 + (Layout::kKeepsIntegers ? kSummers : 0);
   static_assert(kStages > kInFlight, "the ring must hold what is in flight and what is loaded");
 };
 /// Tiles of rows taken together before the next outputs: 12 x 128 rows by 11 x 128 outputs fill 132 SMs, near
@@ -68,10 +78,11 @@ constexpr int kRasterRows = 12;
 /// Addresses of 32 bits, but for `parked`: they keep the loops short.
 template <class Layout>
 struct Shared {
-  uint32_t x;            ///< [kStages][kXBytes]
-  float* parked;         ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
-  uint32_t weights;      ///< [kStages][kBlockTiles][kUnitBytes]
-  uint32_t full, empty;  ///< Barriers, 8 bytes a stage.
+  uint32_t x;        ///< [kStages][kXBytes]
+  float* parked;     ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
+  uint32_t weights;  ///< [kStages][kBlockTiles][kUnitBytes]
+  uint32_t x_sums;   ///< [kStages][kXSumBytes]
+  uint32_t full, empty, summed;  ///< Barriers, 8 bytes a stage.
 
   __device__ explicit Shared(std::byte* base) {
     using Sizes = Wide<Layout>;
@@ -79,10 +90,16 @@ struct Shared {
     x = (start + 1023) & ~1023u;
     parked = reinterpret_cast<float*>(base + (x - start) + Sizes::kStages * Sizes::kXBytes);
     weights = x + Sizes::kStages * Sizes::kXBytes + Sizes::kParkedBytes;
-    full = weights + Sizes::kStages * Sizes::kWeightBytes;
+    x_sums = weights + Sizes::kStages * Sizes::kWeightBytes;
+    full = x_sums + Sizes::kStages * Sizes::kXSumBytes;
     empty = full + 8 * kMaxStages;
+    summed = empty + 8 * kMaxStages;
   }
 };
+
+__device__ __forceinline__ void store_shared_8(uint32_t at, float low, float high) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(low), "f"(high) : "memory");
+}
 
 /// How tiles of 128 outputs by kTileN rows are given to clusters.
 struct WideGrid {
@@ -186,6 +203,61 @@ __device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layo
   }
 }
 
+/// By one lane of each warp that reads a stage, and of as many lanes as blocks fill it: it may be filled
+/// again.
+__device__ __forceinline__ void release_stage(uint32_t empty, int lane, int share) {
+  if (lane >= share) return;
+  if (share == 1) {
+    mbarrier_arrive(empty);
+  } else {
+    mbarrier_arrive_remote(cluster_address(empty, lane));
+  }
+}
+
+/// By warp `summer` of kSummers: the groups' sums of its rows of x, in the steps and with the instruction
+/// that the decode kernel has for them.
+template <class Layout>
+__device__ __forceinline__ void sum_x(const LinearLaunch& p, const Shared<Layout>& shared,
+                                      const BlockWork& work, int share, int summer) {
+  using Sizes = Wide<Layout>;
+  constexpr int kTiles = Sizes::kTileN / 8 / kSummers, kSteps = 4 / Layout::kChunkGroups;
+  constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+  const int lane = threadIdx.x % 32, row = lane / 4, first = summer * kTiles * 8;
+  const int begin = work.begin(p, 2 * work.first_pair), end = work.begin(p, 2 * work.last_pair);
+  float sums[kTiles][4] = {};
+  RingPlace<Sizes::kStages> at;
+  for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
+    mbarrier_wait(shared.full + 8 * at.stage, at.parity);
+    const uint32_t rows = shared.x + at.stage * Sizes::kXBytes + (first + row) * 128 + lane % 4 * 4;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        // The 16-byte units of a row lie at their number xor the row's: the copy engine's swizzle.
+        const uint32_t b0 = SharedUnit{rows + tile * 1024 + ((2 * step) ^ row) * 16}.load_4(0);
+        const uint32_t b1 = SharedUnit{rows + tile * 1024 + ((2 * step + 1) ^ row) * 16}.load_4(0);
+        mma_m16n8k16(sums[tile], kOnes, b0, b1);
+      }
+      if (!Layout::ends_group(chunk, step)) continue;
+      const uint32_t to = shared.x_sums + at.stage * Sizes::kXSumBytes + step / kSteps * (Sizes::kTileN * 4);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (lane < 4) store_shared_8(to + (first + tile * 8 + 2 * lane) * 4, sums[tile][0], sums[tile][1]);
+#pragma unroll
+        for (float& v : sums[tile]) v = 0.0f;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared.summed + 8 * at.stage);
+    release_stage(shared.empty + 8 * at.stage, lane, share);
+  }
+}
+
+/// Where a chunk's sums of x will be, once its barrier says so.
+struct XSums {
+  uint32_t at, barrier, parity;
+};
+
 /// d (+)= a b for a tile of 128 or 64 rows of x.
 __device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   wgmma_m64n128k16(d, a, b, accumulate);
@@ -243,7 +315,8 @@ struct WideSum {
   /// Products start from +0 by themselves.
   static constexpr bool kStartsFromZero = true;
   __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int,
-                                      bool starts_segment, Operands<Layout>& operands, uint32_t x_tile) {
+                                      bool starts_segment, Operands<Layout>& operands, uint32_t x_tile,
+                                      const XSums&) {
     operands.make(weights);
     wgmma_fence();
 #pragma unroll
@@ -260,45 +333,46 @@ struct WideSum {
 template <class Layout>
 requires Layout::kKeepsIntegers struct WideSum<Layout> {
   static constexpr int kAccumulators = Wide<Layout>::kAccumulators;
-  float d[kAccumulators], xs[kAccumulators];
+  float d[kAccumulators];
   bool starts_group = true;
 
   static constexpr bool kStartsFromZero = false;
   __device__ __forceinline__ void add(float (&acc)[kAccumulators], const Chunk<Layout>& weights, int chunk,
-                                      bool, Operands<Layout>& operands, uint32_t x_tile) {
-    constexpr uint32_t kOnes = 0x3f803f80u;
+                                      bool, Operands<Layout>& operands, uint32_t x_tile,
+                                      const XSums& x_sums) {
     constexpr int kSteps = 4 / Layout::kChunkGroups;
-    uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
     operands.make(weights);
 #pragma unroll
     for (int group = 0; group < Layout::kChunkGroups; ++group) {
       wgmma_fence();
 #pragma unroll
-      for (int step = group * kSteps; step < (group + 1) * kSteps; ++step) {
-        const uint64_t b = step_descriptor(x_tile, step);
-        const int accumulate = !(starts_group && step == group * kSteps);
-        multiply(d, operands.a[step][0], b, accumulate);
-        multiply(xs, ones, b, accumulate);
-      }
+      for (int step = group * kSteps; step < (group + 1) * kSteps; ++step)
+        multiply(d, operands.a[step][0], step_descriptor(x_tile, step),
+                 !(starts_group && step == group * kSteps));
       wgmma_commit();
+      if (group == 0) mbarrier_wait(x_sums.barrier, x_sums.parity);
       wgmma_wait<0>();
       read_after_wait(d);
-      read_after_wait(xs);
       operands.hold();
-      asm volatile("" : "+r"(ones[0]), "+r"(ones[1]), "+r"(ones[2]), "+r"(ones[3]));
       starts_group = Layout::ends_group(chunk, 3);
-      if (starts_group) end_group(acc, weights.scales[group]);
+      if (starts_group) end_group(acc, weights.scales[group], x_sums.at + group * (Wide<Layout>::kTileN * 4));
     }
   }
 
  private:
   __device__ __forceinline__ void end_group(float (&acc)[kAccumulators],
-                                            const GroupScales<Layout::kScaleType>& group) {
+                                            const GroupScales<Layout::kScaleType>& group, uint32_t x_sums) {
+    const uint32_t mine = x_sums + threadIdx.x % 4 * 8;
 #pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) {
-      const int row = i / 2 % 2;
-      acc[i] =
-          __fmaf_rn(__fmul_rn(group.scale(row), kRaisedBy), d[i], __fmaf_rn(group.bias(row), xs[i], acc[i]));
+    for (int i = 0; i < kAccumulators; i += 4) {  // The four of rows i / 4 * 8 + {0, 1} of this thread.
+      const uint2 xs = load_shared_8(mine + i * 8);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = j / 2;
+        const float x_sum = __uint_as_float(j % 2 == 0 ? xs.x : xs.y);
+        acc[i + j] = __fmaf_rn(__fmul_rn(group.scale(row), kRaisedBy), d[i + j],
+                               __fmaf_rn(group.bias(row), x_sum, acc[i + j]));
+      }
     }
   }
 };
@@ -325,13 +399,7 @@ struct Consumer {
 
   /// Says that the stage may be filled again, to every block that fills it.
   __device__ __forceinline__ void release() {
-    if (used < 0 || lane >= share) return;
-    const uint32_t barrier = shared.empty + 8 * used;
-    if (share == 1) {
-      mbarrier_arrive(barrier);
-    } else {
-      mbarrier_arrive_remote(cluster_address(barrier, lane));
-    }
+    if (used >= 0) release_stage(shared.empty + 8 * used, lane, share);
   }
 
   /// Adds chunks [begin, end): one segment. Its last kInFlight - 1 chunks of products may stay in flight.
@@ -371,7 +439,8 @@ struct Consumer {
     Chunk<Layout> weights;
     weights.load_from(SharedUnit{my_weights + at.stage * Sizes::kWeightBytes}, chunk % Layout::kUnitChunks,
                       lane);
-    sum.add(acc, weights, chunk, starts_segment, into, shared.x + at.stage * Sizes::kXBytes);
+    sum.add(acc, weights, chunk, starts_segment, into, shared.x + at.stage * Sizes::kXBytes,
+            {shared.x_sums + at.stage * Sizes::kXSumBytes, shared.summed + 8 * at.stage, at.parity});
   }
 };
 
@@ -508,7 +577,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Wide<Layout>::kStages; ++i) {
       mbarrier_init(shared.full + 8 * i, 1);
-      mbarrier_init(shared.empty + 8 * i, kConsumers / 32 * grid.share);
+      mbarrier_init(shared.empty + 8 * i, Wide<Layout>::kReaders * grid.share);
+      mbarrier_init(shared.summed + 8 * i, kSummers);
     }
     fence_mbarrier_init();
   }
@@ -519,10 +589,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const BlockWork work = block_work<Layout>(p, grid);
   if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < kConsumers + 32) produce(p, shared, &x_map, work, grid.share);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Wide<Layout>::kProducerRegisters));
+    const int warp = static_cast<int>(threadIdx.x - kConsumers) / 32;
+    if (warp == 0) produce(p, shared, &x_map, work, grid.share);
+    if constexpr (Layout::kKeepsIntegers) {
+      if (warp >= 1 && warp <= kSummers) sum_x(p, shared, work, grid.share, warp - 1);
+    }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Wide<Layout>::kConsumerRegisters));
     consume(p, shared, work, grid);
   }
 }
