@@ -156,12 +156,15 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
       {"few", ExpertsKernel::kFewRows},
       {"few plain", ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false}},
       {"few dense", ExpertsKernel::kFewRows, {.dense_blocks = true}},
+      {"pairs", ExpertsKernel::kPairs},
       {"many", ExpertsKernel::kManyRows},
   };
   for (const int64_t rows : row_counts) {
     for (const Way& way : ways) {
       const ExpertsKernel kernel = way.kernel;
-      if (kernel == ExpertsKernel::kFewRows ? rows > 512 : rows < 8) continue;
+      if (kernel == ExpertsKernel::kPairs && (rows < 2 || rows > 8)) continue;
+      if (kernel == ExpertsKernel::kFewRows && rows > 512) continue;
+      if (kernel == ExpertsKernel::kManyRows && rows < 8) continue;
       if (rows > 64 && kernel == ExpertsKernel::kFewRows && &way != ways) continue;
       const int64_t first_ids = rows <= 64 ? rows : 0;
       const auto call_of = [&](int64_t layer) {

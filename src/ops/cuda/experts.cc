@@ -20,6 +20,9 @@ constexpr int64_t kMaxOperandBytes = int64_t{200} << 10;
 /// Pairs that an expert has on average up to which the kernels for few rows are faster, though they read its
 /// weights twice then: measured faster at 8 and 12, slower at 32.
 constexpr int64_t kFewPairsOfExpert = 12;
+/// Experts there are to a pair from which on pairs are not sorted: of equally likely experts, one pair in
+/// sixteen reads what another has read.
+constexpr int64_t kExpertsToUnsortedPair = 8;
 
 using Kind = MlpActivation::Kind;
 static_assert(static_cast<int>(ExpertActivation::kSilu) == static_cast<int>(Kind::kSilu) &&
@@ -80,6 +83,14 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
   const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
   if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(1, launch.num_choices)) {
     launch.kind = ExpertTasks::kOneRow;
+    launch.task_rows = 1;
+    return;
+  }
+  const bool is_unsorted =
+      kernel == ExpertsKernel::kPairs ||
+      (kernel == ExpertsKernel::kAuto && pairs * kExpertsToUnsortedPair <= launch.num_experts);
+  if (is_unsorted) {
+    launch.kind = ExpertTasks::kPairs;
     launch.task_rows = 1;
     return;
   }
@@ -145,11 +156,12 @@ int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
   take(launch.product, pairs * launch.product_stride * 2);
   if (has_gate_alone(launch)) take(launch.gate_sums, pairs * launch.product_stride * 4);
   if (launch.kind == ExpertTasks::kOneRow) return taken;
+  take(launch.down_sums, pairs * launch.down_stride * 4);
+  if (launch.kind == ExpertTasks::kPairs) return taken;
   take(launch.num_tasks, 4);
   take(launch.tasks,
        max_expert_tasks(pairs, launch.num_experts, launch.task_rows) * int64_t{sizeof(ExpertTask)});
   take(launch.pairs, pairs * 4);
-  take(launch.down_sums, pairs * launch.down_stride * 4);
   return taken;
 }
 

@@ -145,11 +145,12 @@ ExpertsLaunch block_of_rows(const ExpertsLaunch& p, int first) {
 
 void launch_block(CUstream_st* stream, const ExpertsLaunch& p) {
   if (p.kind == ExpertTasks::kOneRow) return launch_experts_few(stream, p);
-  launch_kernel(experts_tasks_kernel, dim3(1), dim3(kSortThreads), 0, stream, p);
-  if (p.kind == ExpertTasks::kFewRows) {
-    launch_experts_few(stream, p);
-  } else {
+  if (p.kind != ExpertTasks::kPairs)
+    launch_kernel(experts_tasks_kernel, dim3(1), dim3(kSortThreads), 0, stream, p);
+  if (p.kind == ExpertTasks::kManyRows) {
     launch_experts_many(stream, p);
+  } else {
+    launch_experts_few(stream, p);
   }
   const bool in_fours =
       p.out_of.out % 4 == 0 && p.out_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.out) % 16 == 0;

@@ -18,7 +18,8 @@ namespace tensorfold::cuda {
 /// Which kernels compute the products. Tests force each; callers leave kAuto. Layouts that those for many
 /// rows do not take (has_experts_many()) are computed by the others.
 enum class ExpertsKernel {
-  kAuto,  ///< By the rows that an expert has on average.
+  kAuto,   ///< By the rows that an expert has on average.
+  kPairs,  ///< Those for few rows, rows not sorted by expert.
   kFewRows,
   kManyRows,
 };

@@ -25,6 +25,7 @@ enum class ExpertActivation : uint8_t { kSilu, kGeluTanh, kClampedSilu, kRelu2 }
 /// How pairs become tasks.
 enum class ExpertTasks : uint8_t {
   kOneRow,   ///< A pair each: the choices of one row differ.
+  kPairs,    ///< A pair each of several rows, unsorted: who chose the same expert reads it again.
   kFewRows,  ///< Up to kFewTaskRows pairs each.
   kManyRows  ///< Up to kManyTaskRows pairs each.
 };

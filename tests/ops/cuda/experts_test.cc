@@ -28,7 +28,7 @@ class CudaExpertsTest : public testing::Test {
   }
 };
 
-constexpr ExpertsKernel kKernels[] = {ExpertsKernel::kAuto, ExpertsKernel::kFewRows,
+constexpr ExpertsKernel kKernels[] = {ExpertsKernel::kAuto, ExpertsKernel::kPairs, ExpertsKernel::kFewRows,
                                       ExpertsKernel::kManyRows};
 constexpr MlpActivation kActivations[] = {
     {MlpActivation::Kind::kSilu},
@@ -241,6 +241,7 @@ struct How {
 /// Every kernel, and those for few rows in each of their forms.
 constexpr How kHows[] = {
     {ExpertsKernel::kAuto},
+    {ExpertsKernel::kPairs},
     {ExpertsKernel::kManyRows},
     {ExpertsKernel::kFewRows},
     {ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false, .dense_blocks = false}},
@@ -415,7 +416,10 @@ TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {
     return experts_launch(unread.call, nullptr, kernel).kind;
   };
   EXPECT_EQ(kind(1, ExpertsKernel::kAuto), ExpertTasks::kOneRow);
-  EXPECT_EQ(kind(2, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(4, ExpertsKernel::kAuto), ExpertTasks::kPairs);
+  EXPECT_EQ(kind(5, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
+  EXPECT_EQ(kind(5, ExpertsKernel::kPairs), ExpertTasks::kPairs);
+  EXPECT_EQ(kind(2, ExpertsKernel::kFewRows), ExpertTasks::kFewRows);
   EXPECT_EQ(kind(384, ExpertsKernel::kAuto), ExpertTasks::kFewRows);
   EXPECT_EQ(kind(385, ExpertsKernel::kAuto), ExpertTasks::kManyRows);
   EXPECT_EQ(kind(8192, ExpertsKernel::kFewRows), ExpertTasks::kFewRows);
@@ -536,13 +540,15 @@ TEST_F(CudaExpertsTest, WaitsForTheRouterAndForItself) {
   const Shape& shape = kShapes[1];
   const Layer layer(shape, false);
   const int64_t X = shape.num_experts, E = shape.out_of.out;
-  for (const int64_t rows : {1, 6}) {
+  for (const auto& [rows, kernel] : {std::pair<int64_t, ExpertsKernel>(1, ExpertsKernel::kAuto),
+                                     {6, ExpertsKernel::kFewRows},
+                                     {6, ExpertsKernel::kPairs}}) {
     const Inputs inputs(rows, kChoices, shape, 21);
     const DeviceArray<float> logits(random_floats(static_cast<size_t>(kTurns * rows * X), 22));
     const auto turns = [&](bool pause) {
       const DeviceArray<float> outs(static_cast<size_t>(kTurns * rows * E));
       ExpertsCall call = inputs.call(layer, {}, View(outs.data(), DType::kF32, {rows, E}), false);
-      const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call)));
+      const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call, kernel)));
       for (int64_t turn = 0; turn < kTurns; ++turn) {
         launch_route(
             nullptr,
@@ -551,7 +557,7 @@ TEST_F(CudaExpertsTest, WaitsForTheRouterAndForItself) {
                           .router_logits = View(logits.data() + turn * rows * X, DType::kF32, {rows, X})}));
         if (pause) cuda_check(cudaDeviceSynchronize());
         call.out = View(outs.data() + turn * rows * E, DType::kF32, {rows, E});
-        launch_experts(nullptr, experts_launch(call, scratch.data()));
+        launch_experts(nullptr, experts_launch(call, scratch.data(), kernel));
         if (pause) cuda_check(cudaDeviceSynchronize());
       }
       cuda_check(cudaDeviceSynchronize());

@@ -36,9 +36,17 @@ __device__ __forceinline__ T load_written(const T* from) {
   return __ldcg(from);
 }
 
+/// Whether tasks are pairs, task i number i.
+__device__ __forceinline__ bool are_pairs(const ExpertsLaunch& p) {
+  return p.kind == ExpertTasks::kOneRow || p.kind == ExpertTasks::kPairs;
+}
+
 /// Task `index`, of no pairs where there are fewer.
 __device__ __forceinline__ ExpertTask task_at(const ExpertsLaunch& p, int index) {
-  if (p.kind == ExpertTasks::kOneRow) return {load_written(p.expert_ids + index), index, 1};
+  if (are_pairs(p)) {
+    const int row = p.kind == ExpertTasks::kOneRow ? 0 : index / p.num_choices;
+    return {load_written(p.expert_ids + row * p.ids_stride + index - row * p.num_choices), index, 1};
+  }
   const int32_t* at =
       &p.tasks[index].expert;  // There is room for as many as there are blocks: no need to wait.
   const ExpertTask task = {load_written(at), load_written(at + 1), load_written(at + 2)};
@@ -47,7 +55,7 @@ __device__ __forceinline__ ExpertTask task_at(const ExpertsLaunch& p, int index)
 
 /// The number of a task's pair.
 __device__ __forceinline__ int pair_at(const ExpertsLaunch& p, const ExpertTask& task, int i) {
-  return p.kind == ExpertTasks::kOneRow ? task.first + i : load_written(p.pairs + task.first + i);
+  return are_pairs(p) ? task.first + i : load_written(p.pairs + task.first + i);
 }
 
 /// The bf16 that a pair's product is of.

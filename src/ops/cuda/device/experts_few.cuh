@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         ring[i][s].load(matrices[s], tiles[s], segment.begin + i, product.chunks, lane);
     }
   }
-  if (p.kind == ExpertTasks::kOneRow && p.variants.prefetch_down && stage != ExpertStage::kGate)
-    prefetch_down(p, task.expert);
+  if (are_pairs(p) && p.variants.prefetch_down && stage != ExpertStage::kGate) prefetch_down(p, task.expert);
   if (is_down) {
     launch_dependents();
     wait_for_previous_kernel();
