@@ -432,8 +432,11 @@ TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {
 TEST(CudaExpertsLaunchTest, ScratchHoldsItsPartsApart) {
   for (const int64_t rows : {1, 2, 70, 9000}) {
     for (const ExpertsKernel kernel : kKernels) {
-      const UnreadCall unread(rows, 6, 40, affine4(200, 128, 64), affine4(128, 200 / 8 * 8 - 8, 64),
-                              int64_t{1} << 20);
+      UnreadCall unread(rows, 6, 40, affine4(200, 128, 64), affine4(128, 200 / 8 * 8 - 8, 64),
+                        int64_t{1} << 20);
+      if (rows % 2 == 0) {
+        for (LinearWeight& gate : unread.gate) gate.spec = affine(8, 200, 128, 64);
+      }
       const int64_t bytes = experts_scratch_bytes(unread.call, kernel);
       std::byte* begin = UnreadCall::address<std::byte>(int64_t{1} << 30);
       const ExpertsLaunch launch = experts_launch(unread.call, begin, kernel);
@@ -443,6 +446,8 @@ TEST(CudaExpertsLaunchTest, ScratchHoldsItsPartsApart) {
         if (part != nullptr) parts.emplace_back(static_cast<const std::byte*>(part) - begin, size);
       };
       add(launch.product, pairs * launch.product_stride * 2);
+      EXPECT_EQ(launch.gate_sums != nullptr, rows % 2 == 0);
+      add(launch.gate_sums, pairs * launch.product_stride * 4);
       add(launch.num_tasks, 4);
       add(launch.tasks, max_expert_tasks(pairs, 40, launch.task_rows) * int64_t{sizeof(ExpertTask)});
       add(launch.pairs, pairs * 4);
