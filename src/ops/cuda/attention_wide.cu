@@ -117,23 +117,23 @@ struct Total {
   using Sizes = Shape<kD>;
   float m[2], l[2];
   float kept[Sizes::kKept][8][4];
-  float4* parked;
+  uint32_t parked;  ///< Shared address of this thread's first word.
 
-  __device__ __forceinline__ explicit Total(std::byte* parked_bytes)
-      : parked(reinterpret_cast<float4*>(parked_bytes) + threadIdx.x) {
+  __device__ __forceinline__ explicit Total(uint32_t parked_words) : parked(parked_words + threadIdx.x * 16) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) m[i] = kMinusInfinity, l[i] = 0.0f;
   }
-  __device__ __forceinline__ float4& word(int block, int j) {
-    return parked[((block - Sizes::kKept) * 8 + j) * Sizes::kRows * 2];
+  __device__ __forceinline__ uint32_t word(int block, int j) const {
+    return parked + ((block - Sizes::kKept) * 8 + j) * Sizes::kRows * 2 * 16;
   }
-  __device__ __forceinline__ void get(int block, int j, float (&v)[4]) {
+  __device__ __forceinline__ void get(int block, int j, float (&v)[4]) const {
     if (block < Sizes::kKept) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[i] = kept[block][j][i];
     } else {
-      const float4 w = word(block, j);
-      v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
+      const uint4 w = load_shared_16(word(block, j));
+      v[0] = __uint_as_float(w.x), v[1] = __uint_as_float(w.y), v[2] = __uint_as_float(w.z),
+      v[3] = __uint_as_float(w.w);
     }
   }
   __device__ __forceinline__ void set(int block, int j, const float (&v)[4]) {
@@ -141,7 +141,8 @@ struct Total {
 #pragma unroll
       for (int i = 0; i < 4; ++i) kept[block][j][i] = v[i];
     } else {
-      word(block, j) = {v[0], v[1], v[2], v[3]};
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(word(block, j)), "f"(v[0]), "f"(v[1]),
+                   "f"(v[2]), "f"(v[3]));
     }
   }
   /// A row that saw nothing in the span keeps its total; a row's first span is its total.
@@ -157,19 +158,25 @@ struct Total {
       l[half] = is_first[half] ? span.l[half] : factors.merge(l[half], span.l[half]);
       m[half] = factors.m;
     }
+    // Four words' loads before their stores: one after the other, each would wait for shared memory.
 #pragma unroll
     for (int block = 0; block < Sizes::kColumnBlocks; ++block) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float v[4];
-        get(block, j, v);
+      for (int first = 0; first < 8; first += 4) {
+        float v[4][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int half = i / 2;
-          const float merged = __fmaf_rn(span.o[block][j][i], b[half], __fmul_rn(v[i], a[half]));
-          v[i] = keeps[half] ? v[i] : is_first[half] ? span.o[block][j][i] : merged;
+        for (int j = 0; j < 4; ++j) get(block, first + j, v[j]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int half = i / 2;
+            const float o = span.o[block][first + j][i];
+            const float merged = __fmaf_rn(o, b[half], __fmul_rn(v[j][i], a[half]));
+            v[j][i] = keeps[half] ? v[j][i] : is_first[half] ? o : merged;
+          }
+          set(block, first + j, v[j]);
         }
-        set(block, j, v);
       }
     }
   }
@@ -293,7 +300,7 @@ __device__ __forceinline__ void consume(const AttentionLaunch& p, const Attentio
   }
   Span<kColumnBlocks> span;
   span.reset();
-  Total<kD> total(shared + Sizes::kQueryBytes + Sizes::kStages * kKvStageBytes);
+  Total<kD> total(shared_address(shared) + Sizes::kQueryBytes + Sizes::kStages * kKvStageBytes);
   float scores[8][4];
   uint32_t weights[4][4];
   if (group_idx == kGroups - 1) turns.pass();
