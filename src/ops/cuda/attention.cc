@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxHeadDim = 256;
 
 /// What kAuto takes: the kernels that a device has measured.
-constexpr bool kAutoMergesInCluster = false, kAutoIsWide = false;
+constexpr bool kAutoMergesInCluster = false, kAutoIsWide = true;
 
 int64_t padded_head_dim(int64_t head_dim) {
   return (head_dim + kKvBlockColumns - 1) / kKvBlockColumns * kKvBlockColumns;

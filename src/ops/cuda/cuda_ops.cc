@@ -214,7 +214,7 @@ void CudaOps::attention(const AttentionCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
   AttentionKernel kernel = AttentionKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = AttentionKernel::kSplit;
-  if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = AttentionKernel::kSerial;
+  if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = AttentionKernel::kWide;
   AttentionLaunch launch = attention_launch(call, attention_rows_, nullptr, kernel);
   if (launch.is_split) {
     std::byte* memory = scratch(attention_scratch_bytes(call, attention_rows_));

@@ -387,7 +387,7 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
   const int blocks = stage == ExpertStage::kGateUp ? product.tiles : (product.tiles + 1) / 2;
   auto* kernel = experts_few_kernel<Layout, 2>;
   if constexpr (kHasDenseBlocks<Layout>) {
-    if (p.variants.dense_blocks) kernel = experts_few_kernel<Layout, 3>;
+    if (p.variants.dense_blocks || Layout::kFormat == LinearFormat::kMxfp4) kernel = experts_few_kernel<Layout, 3>;
   }
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
   launch_kernel(kernel, dim3(blocks, num_tasks), dim3(kThreads), shared_bytes, stream, p, stage);
