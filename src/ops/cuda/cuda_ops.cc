@@ -25,10 +25,6 @@ namespace {
 /// come twice.
 constexpr int64_t kMaxGraphRows = 128;
 
-/// Weights that are asked for ahead: so many bytes at most, which L2 holds beside what else it is used for, and where few
-/// rows leave memory the bottleneck. Between matrices of one region lie no more bytes than the gap.
-constexpr int64_t kMaxPrefetchBytes = int64_t{16} << 20, kMaxPrefetchRows = 16, kMaxGapBytes = int64_t{1} << 16;
-
 /// The next of a few sizes, at most a quarter larger: launches that depend on a length are the same for a while.
 int64_t bucket(int64_t n, int64_t least) {
   if (n <= least) return least;
@@ -89,7 +85,6 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   cudaSetDevice(options_.device);
   fault_ = Status();
   launches_.clear();
-  last_linear_.reset();
   outgrown_.clear();
   num_rows_ = rows.num_rows();
   sequences_.clear();
@@ -126,7 +121,6 @@ void CudaOps::launch_recorded() {
     fault_ = to_status(cudaGetLastError(), "launching a pass");
   }
   launches_.clear();
-  last_linear_.reset();
 }
 
 Status CudaOps::wait() { return to_status(cudaStreamSynchronize(stream_), "a pass on the device"); }
@@ -167,29 +161,7 @@ void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   LinearKernel kernel = LinearKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = LinearKernel::kDecode;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = LinearKernel::kWide;
-  if (num_rows_ <= kMaxPrefetchRows) prefetch_weights(calls);
-  std::vector<LinearLaunch> launches = linear_launches(x, calls, kernel);
-  // The first launch may take the place of the norm's; it leaves the normed rows for the others.
-  const auto* norm = launches_.last<launch_rms_norm, RmsNormLaunch>();
-  if (norm != nullptr && norm->num_rows <= kMaxFusedNormRows && can_fuse_norm(launches[0], *norm)) {
-    fuse_norm(launches[0], *norm);
-    launches_.remove_last();
-  }
-  for (const LinearLaunch& launch : launches) last_linear_ = launches_.add<launch_linear>(launch);
-}
-
-void CudaOps::prefetch_weights(std::span<const LinearCall> calls) {
-  if (!last_linear_) return;
-  // Matrices of a call usually lie one behind the other, biases between them.
-  const std::byte* begin = calls[0].weight.data;
-  const std::byte* end = begin;
-  for (const LinearCall& call : calls) {
-    if (call.weight.data < end || call.weight.data - end > kMaxGapBytes) break;
-    end = call.weight.data + cuda::packed_bytes(call.weight.spec);
-  }
-  auto& before = launches_.at<LinearLaunch>(*last_linear_);
-  before.prefetch = begin;
-  before.prefetch_bytes = std::min<int64_t>(end - begin, kMaxPrefetchBytes);
+  for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) launches_.add<launch_linear>(launch);
 }
 
 void CudaOps::rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,

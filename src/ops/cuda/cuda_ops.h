@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -77,14 +76,9 @@ class CudaOps final : public Ops {
   LaunchList launches_;
   PassInputs inputs_;
 
-  /// Lets the launch of the linear() before this one bring this one's weights to L2, while the small kernels between
-  /// them leave memory idle.
-  void prefetch_weights(std::span<const LinearCall> calls);
-
   // Of the pass being recorded.
   Status fault_;
   int64_t num_rows_ = 0;
-  std::optional<size_t> last_linear_;  ///< Its last launch's place in launches_.
   AttentionRows attention_rows_;
   RecurrentRows recurrent_rows_;
   std::span<const int32_t> positions_;          ///< On the host, to know them again.
