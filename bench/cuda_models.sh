@@ -7,7 +7,7 @@ built=${1:-build/cuda}
 shift || true
 models=("$@")
 [ ${#models[@]} != 0 ] || models=(Qwen3.8-27B Qwen3.6-35B-A3B NVIDIA-Nemotron-3-Nano-30B-A3B gpt-oss-20b)
-folder=$(mktemp -d "${TENSORFOLD_BENCH_DIR:-/dev/shm}/cuda-models-XXXX")
+folder=$(mktemp -d -p "${TENSORFOLD_BENCH_DIR:-/dev/shm}")
 trap 'rm -rf "$folder"' EXIT
 
 for model in "${models[@]}"; do

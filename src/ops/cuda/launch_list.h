@@ -41,12 +41,6 @@ class LaunchList {
     last_ = kNone;
   }
 
-  /// The launch that add() put at `place`.
-  template <class Launch>
-  Launch& at(size_t place) {
-    return *reinterpret_cast<Launch*>(bytes_.data() + place);
-  }
-
   void run(Stream stream) const;
   void clear() {
     bytes_.clear();
