@@ -137,6 +137,14 @@ def test_too_little_memory_is_exit_code_4(toy):
     failed(run("run", toy, "x", "--kv-memory", "1KB"), 4, "KV")
 
 
+def test_a_device_that_is_none_is_exit_code_2(toy):
+    failed(run("run", toy, "hi", "--device", "gpu"), 2, "device 'gpu': expected auto, cpu, cuda or cuda:N")
+
+
+def test_a_device_that_is_not_there_is_exit_code_3(toy):
+    failed(run("run", toy, "hi", "--device", "cuda:99"), 3, "cuda:99: ")
+
+
 def test_an_address_in_use_is_exit_code_5(toy):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
