@@ -170,14 +170,15 @@ class BenchVerifyCommand : public Command {
     return {
         .name = "bench verify",
         .summary = "Whether replies with guessed tokens, right and wrong, are the serial ones to the bit.",
-        .details = "  tensorfold bench verify demo"};
+        .details = "  tensorfold bench verify demo\n\n"
+                   "Guesses that are always wrong, wrong here and there, and always right, and those of each drafter "
+                   "there is: of a model's own head with --draft auto, of a draft model with --draft MODEL."};
   }
 
   void add_flags(Flags& flags) override {
     add_model_argument(flags, model_.model);
     add_model_flags(flags, model_);
-    flags.integer("draft-max", "Most tokens that are guessed at a time.", engine_.draft_max, 1,
-                  kMaxDraftTokens);
+    add_draft_flags(flags, engine_);
     flags.integer("tokens", "Tokens of each reply.", num_tokens_, 2, 1 << 20);
     flags.toggle("json", "Print one JSON object.", json_);
     flags.toggle("quiet", "No progress while loading.", model_.quiet);
@@ -185,6 +186,7 @@ class BenchVerifyCommand : public Command {
 
   Status run() override {
     model_.needs_tokenizer = false;
+    model_.draft = engine_.draft;
     engine_.max_sequences = 1;
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> model, load_model_by_flags(model_, 0));
     VerifyBench bench;

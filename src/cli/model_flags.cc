@@ -45,10 +45,11 @@ void add_engine_flags(Flags& flags, EngineFlags& engine) {
 
 void add_draft_flags(Flags& flags, EngineFlags& engine) {
   engine.draft = "auto";
-  flags.choice("draft",
-               "Who guesses tokens that a pass then verifies: lookup finds them in the prompt and the reply; "
-               "auto does so as far as it is measured to pay. Replies do not depend on it.",
-               engine.draft, {"auto", "off", "lookup"});
+  flags.text("draft", "auto|off|lookup|mtp|MODEL",
+             "Who guesses tokens that a pass then verifies. lookup finds them in the prompt and the reply, mtp is the "
+             "model's own head for it. auto takes both, as far as they are measured to pay; with a smaller MODEL of "
+             "the same tokenizer, that one and lookup. Replies do not depend on it.",
+             engine.draft);
   flags.integer("draft-max", "Most tokens of a request that are guessed at a time.", engine.draft_max, 1,
                 kMaxDraftTokens);
 }
@@ -75,6 +76,14 @@ Result<ModelPath> find_model(const std::string& model) {
                    tensorfold_cache_folder());
 }
 
+namespace {
+
+bool is_draft_model(const std::string& draft) {
+  return draft != "auto" && draft != "off" && draft != "lookup" && draft != "mtp";
+}
+
+}  // namespace
+
 Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags, int64_t context_tokens) {
   TF_ASSIGN_OR_RETURN(const ModelPath path, find_model(flags.model));
   TF_ASSIGN_OR_RETURN(const CpuIsa isa, parse_cpu_isa(flags.isa));
@@ -86,6 +95,12 @@ Result<std::shared_ptr<LoadedModel>> load_model_by_flags(const ModelFlags& flags
   options.compute_f32 = flags.compute_f32;
   options.need_tokenizer = flags.needs_tokenizer;
   options.context_tokens = context_tokens;
+  options.with_draft_head = flags.draft == "auto" || flags.draft == "mtp";
+  if (is_draft_model(flags.draft)) {
+    Result<ModelPath> draft = find_model(flags.draft);
+    if (!draft.ok()) return draft.status().with_context("--draft takes auto, off, lookup, mtp or a model");
+    options.draft_folder = draft->folder;
+  }
   if (!flags.quiet) options.progress = show_progress(path.name);
   TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> model, load_model(path.folder, options));
   model->name = path.name;
@@ -97,15 +112,18 @@ EngineOptions engine_options(const EngineFlags& flags) {
   options.context_tokens = flags.context_tokens;
   options.kv_memory_bytes = flags.kv_memory_bytes;
   options.max_sequences = flags.max_sequences;
-  options.draft = flags.draft == "auto"     ? DraftMode::kAuto
+  options.draft = flags.draft == "off"      ? DraftMode::kOff
                   : flags.draft == "lookup" ? DraftMode::kLookup
-                                            : DraftMode::kOff;
+                  : flags.draft == "mtp"    ? DraftMode::kModel
+                                            : DraftMode::kAuto;
   options.draft_max = flags.draft_max;
   return options;
 }
 
 Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine) {
-  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded, load_model_by_flags(model, engine.context_tokens));
+  ModelFlags with_draft = model;
+  with_draft.draft = engine.draft;
+  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded, load_model_by_flags(with_draft, engine.context_tokens));
   return Engine::create(std::move(loaded), engine_options(engine));
 }
 

@@ -23,6 +23,7 @@ struct ModelFlags {
   bool quiet = false;  ///< No progress.
   bool needs_tokenizer = true;
   bool compute_f32 = false;
+  std::string draft = "off";  ///< As EngineFlags: what is loaded to draft.
 };
 
 /// How much of the machine an engine may use.
@@ -30,7 +31,7 @@ struct EngineFlags {
   int64_t context_tokens = 0;
   int64_t kv_memory_bytes = 0;
   int64_t max_sequences = 64;
-  std::string draft = "off";  ///< One of "auto", "off", "lookup".
+  std::string draft = "off";  ///< "auto", "off", "lookup", "mtp", or a MODEL that drafts.
   int64_t draft_max = 8;
 };
 

@@ -12,16 +12,21 @@ namespace tensorfold {
 /// Most tokens of a proposal, whatever is asked for.
 inline constexpr int64_t kMaxDraftTokens = 64;
 
-/// How sure a drafter may be of a proposal: 0 (least) to kNumEvidence - 1. What a class is worth is measured
+/// How sure a drafter may be of a guess: 0 (least) to kNumEvidence - 1. What a class is worth is measured
 /// (drafters/policy.h), not promised.
 inline constexpr int kNumEvidence = 4;
+
+/// Evidence of a guess that its drafter holds right with this probability.
+constexpr int evidence_of_probability(float probability) {
+  return probability < 0.4f ? 0 : probability < 0.7f ? 1 : probability < 0.9f ? 2 : 3;
+}
 
 /// Guessed tokens as a tree: each follows another guess, or the sequence's last token. Parents come before
 /// their children; a chain is the tree in which each follows the one before it.
 struct Draft {
   std::vector<int32_t> tokens;
   std::vector<int32_t> parents;  ///< Index of the guess that a token follows; -1: the sequence's last token.
-  int evidence = 0;              ///< In [0, kNumEvidence).
+  std::vector<uint8_t> evidence;  ///< Of each guess, in [0, kNumEvidence).
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   bool is_empty() const { return tokens.empty(); }
@@ -34,18 +39,20 @@ struct Draft {
   void clear() {
     tokens.clear();
     parents.clear();
-    evidence = 0;
+    evidence.clear();
   }
   /// Lengthens a chain.
-  void append(int32_t token) {
+  void append(int32_t token, int token_evidence = 0) {
     parents.push_back(static_cast<int32_t>(size()) - 1);
     tokens.push_back(token);
+    evidence.push_back(static_cast<uint8_t>(token_evidence));
   }
   /// Keeps the first `count` guesses: a tree still, because parents come first.
   void truncate(int64_t count) {
     if (count >= size()) return;
     tokens.resize(static_cast<size_t>(count));
     parents.resize(static_cast<size_t>(count));
+    evidence.resize(static_cast<size_t>(count));
   }
 };
 

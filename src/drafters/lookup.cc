@@ -112,14 +112,14 @@ void LookupDrafter::propose(int64_t max_tokens, Draft& draft) {
     if (match.length == 0) match = find(chains);
   if (match.length == 0) return;
   const int64_t count = std::min(max_tokens, kMaxDraftTokens);
+  const int evidence = evidence_of(match.length);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t pos = match.end + i;
     const int32_t token = pos < num_tokens() ? tokens_[pos] : draft.tokens[pos - num_tokens()];
     if (token == kEndOfText) break;
-    draft.append(token);
+    draft.append(token, evidence);
   }
   if (draft.is_empty()) return;
-  draft.evidence = evidence_of(match.length);
   ++stats_.matches;
   stats_.match_tokens += match.length;
 }

@@ -79,13 +79,10 @@ double Acceptance::probability(int evidence) const {
          (kPriorWeight + counts.tried);
 }
 
-void Acceptance::add(int evidence, int64_t num_drafted, int64_t num_accepted) {
-  // Guesses after the first wrong one were not tried.
-  const auto right = static_cast<double>(num_accepted);
-  const double tried = right + (num_accepted < num_drafted ? 1 : 0);
+void Acceptance::add(int evidence, bool is_right) {
   Counts& counts = counts_[static_cast<size_t>(evidence)];
-  const double kept = std::exp(-tried / kWindow);
-  counts = {.tried = counts.tried * kept + tried, .right = counts.right * kept + right};
+  static const double kept = std::exp(-1 / kWindow);
+  counts = {.tried = counts.tried * kept + 1, .right = counts.right * kept + (is_right ? 1 : 0)};
 }
 
 void Acceptance::fade(int evidence) {
@@ -104,37 +101,53 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   const double base_ms = costs.estimate(base_rows);
   if (base_ms <= 0) return;  // a serial pass comes first
   max_rows = std::min(max_rows, std::max(2 * costs.largest(), base_rows + 1) - base_rows);
-  struct Next {
-    size_t choice;
-    double probability;  ///< That this guess and all before it are right.
-  };
-  const auto less = [](const Next& a, const Next& b) { return a.probability < b.probability; };
-  std::vector<Next> heap;
-  for (size_t i = 0; i < choices.size(); ++i)
-    if (choices[i].available > 0) heap.push_back({i, choices[i].probability});
+  const auto gain = [&](size_t choice) { return choices[choice].gains[static_cast<size_t>(choices[choice].chosen)]; };
+  const auto has_more = [&](size_t choice) { return choices[choice].chosen < std::ssize(choices[choice].gains); };
+  const auto less = [&](size_t a, size_t b) { return gain(a) < gain(b); };
+  std::vector<size_t> heap;  // choices with a guess left, by the gain of the next one
+  for (size_t i = 0; i < choices.size(); ++i) {
+    choices[i].chosen = 0;
+    if (has_more(i)) heap.push_back(i);
+  }
   std::make_heap(heap.begin(), heap.end(), less);
   std::vector<size_t> order;  // choices in the order in which guesses are added
-  std::vector<int64_t> added(choices.size());
   double tokens = static_cast<double>(num_sequences), best_rate = kLeastGain * tokens / base_ms;
   size_t best = 0;
   while (!heap.empty() && std::ssize(order) < max_rows) {
     std::pop_heap(heap.begin(), heap.end(), less);
-    Next next = heap.back();
+    const size_t next = heap.back();
     heap.pop_back();
-    order.push_back(next.choice);
-    tokens += next.probability;
+    order.push_back(next);
+    tokens += gain(next);
     const double rate = tokens / costs.estimate(base_rows + std::ssize(order));
     if (rate > best_rate) {
       best_rate = rate;
       best = order.size();
     }
-    const DraftChoice& choice = choices[next.choice];
-    if (++added[next.choice] == choice.available) continue;
-    next.probability *= choice.probability;
+    ++choices[next].chosen;
+    if (!has_more(next)) continue;
     heap.push_back(next);
     std::push_heap(heap.begin(), heap.end(), less);
   }
-  for (size_t i = 0; i < best; ++i) ++choices[order[i]].chosen;
+  for (size_t i = best; i < order.size(); ++i) --choices[order[i]].chosen;
+}
+
+int64_t choose_depth(const DepthQuery& query) {
+  const double base_ms = query.passes.estimate(query.base_rows);
+  if (base_ms <= 0 || query.chances.empty()) return 0;  // a serial pass comes first
+  const int64_t deepest = std::min(query.max_tokens, std::max<int64_t>(2 * query.turns.largest() - 1, 1));
+  double tokens = static_cast<double>(query.num_sequences);
+  double best_rate = kLeastGain * tokens / (base_ms + query.turns.estimate(1));
+  int64_t best = 0;
+  std::vector<double> gains(query.chances.size(), 1);
+  for (int64_t depth = 1; depth <= deepest; ++depth) {
+    for (size_t i = 0; i < gains.size(); ++i) tokens += gains[i] *= query.chances[i];
+    const double ms = query.passes.estimate(query.base_rows + depth * std::ssize(gains)) + query.turns.estimate(1 + depth);
+    if (tokens / ms <= best_rate) continue;
+    best_rate = tokens / ms;
+    best = depth;
+  }
+  return best;
 }
 
 }  // namespace tensorfold

@@ -42,9 +42,10 @@ class Acceptance {
   /// Probability that the next guess is right where those before it were.
   double probability(int evidence) const;
 
-  void add(int evidence, int64_t num_drafted, int64_t num_accepted);
+  /// A guess that follows right ones was verified.
+  void add(int evidence, bool is_right);
 
-  /// A proposal of this evidence was not tried: what is known of it fades.
+  /// A guess of this evidence was not tried: what is known of it fades.
   void fade(int evidence);
 
  private:
@@ -70,16 +71,31 @@ class DraftLoss {
 
 /// A sequence whose draft may be verified.
 struct DraftChoice {
-  double probability = 0;  ///< Of each next guess, where those before it were right.
-  int64_t available = 0;   ///< Guesses.
-  int64_t chosen = 0;      ///< Out.
+  /// Of each guess in order: the probability that it and all that it follows are right.
+  std::span<const double> gains;
+  int64_t chosen = 0;  ///< Out: the first of them.
 };
 
 /// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, at most max_rows in
 /// all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added by
-/// probability, so the choice is the best of those. Passes grow to at most about twice the largest one that
+/// gain, so the choice is the best of those. Passes grow to at most about twice the largest one that
 /// was measured, so that finding out that rows are dear is not.
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
                    std::span<DraftChoice> choices);
+
+/// What choose_depth() goes by.
+struct DepthQuery {
+  const PassCosts& passes;           ///< Of the model, by rows.
+  const PassCosts& turns;            ///< Of the drafter, by 1 + tokens computed for each sequence.
+  int64_t base_rows = 0;             ///< Of the pass without guesses.
+  int64_t num_sequences = 0;         ///< Tokens that come without any.
+  int64_t max_tokens = 0;            ///< For one sequence.
+  std::span<const double> chances = {};  ///< Of each sequence that asks: that a guess after right ones is right.
+};
+
+/// How many tokens a drafter whose guesses take time should compute for each sequence that asks: for the most
+/// tokens per millisecond of its turn and the pass together; 0 where that is none. As choose_drafts() it goes
+/// at most about twice as deep as was measured.
+int64_t choose_depth(const DepthQuery& query);
 
 }  // namespace tensorfold

@@ -19,8 +19,7 @@ void TapeDrafter::propose(int64_t max_tokens, Draft& draft) {
   const int64_t first = num_tokens_ - num_prompt_tokens_;
   const int64_t end = std::min(first + std::min(max_tokens, kMaxDraftTokens), std::ssize(reply_));
   if (first < 0 || first >= end) return;
-  for (int64_t i = first; i < end; ++i) draft.append(reply_[i]);
-  draft.evidence = kNumEvidence - 1;
+  for (int64_t i = first; i < end; ++i) draft.append(reply_[i], kNumEvidence - 1);
   ++stats_.matches;
   stats_.match_tokens += num_tokens_;
 }

@@ -118,8 +118,10 @@ struct NamedDrafter {
 };
 
 /// All of them, for serial replies known by prompt.
-std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& workloads,
-                                              const std::vector<CheckedReply>& serial, int64_t vocab_size) {
+std::vector<NamedDrafter> drafters_under_test(const LoadedModel& model,
+                                              const std::vector<DraftWorkload>& workloads,
+                                              const std::vector<CheckedReply>& serial) {
+  const int64_t vocab_size = model.model->spec().vocab_size;
   const auto reply_to = [&workloads, &serial](const Request& request) {
     size_t i = 0;
     while (i < workloads.size() && workloads[i].prompt != request.prompt) ++i;
@@ -132,7 +134,8 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                                                 num_right);
     };
   };
-  return {{.name = "always wrong", .factory = adversary(0)},
+  std::vector<NamedDrafter> drafters = {
+          {.name = "always wrong", .factory = adversary(0)},
           {.name = "wrong here and there", .factory = adversary(-1)},
           {.name = "always right",
            .factory =
@@ -141,6 +144,12 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                }},
           {.name = "lookup", .mode = DraftMode::kLookup},
           {.name = "auto", .mode = DraftMode::kAuto}};
+  if (model.draft_model != nullptr) {
+    drafters.push_back({.name = model.draft_model->name, .mode = DraftMode::kModel});
+  } else if (model.model->draft_head() != nullptr) {
+    drafters.push_back({.name = "mtp", .mode = DraftMode::kModel});
+  }
+  return drafters;
 }
 
 /// All workloads, one after the other in one engine.
@@ -201,7 +210,7 @@ Result<std::vector<VerifyResult>> verify_drafts(const std::shared_ptr<LoadedMode
     TF_ASSIGN_OR_RETURN(const std::vector<CheckedReply> serial,
                         run_workloads(model, bench, nobody, temperature, unused));
     for (const NamedDrafter& drafter :
-         drafters_under_test(bench.workloads, serial, model->model->spec().vocab_size)) {
+         drafters_under_test(*model, bench.workloads, serial)) {
       VerifyResult result;
       result.drafter = drafter.name;
       result.temperature = temperature;

@@ -5,6 +5,12 @@
 
 namespace tensorfold {
 
+DrafterUsage& DraftUsage::of(std::string_view name) {
+  for (DrafterUsage& usage : drafters)
+    if (usage.name == name) return usage;
+  return drafters.emplace_back(DrafterUsage{.name = std::string(name)});
+}
+
 void DraftUsage::add(const DraftUsage& other) {
   if (drafter.empty()) drafter = other.drafter;
   rounds += other.rounds;
@@ -15,6 +21,13 @@ void DraftUsage::add(const DraftUsage& other) {
   search.searches += other.search.searches;
   search.matches += other.search.matches;
   search.match_tokens += other.search.match_tokens;
+  computing_ms += other.computing_ms;
+  for (const DrafterUsage& its : other.drafters) {
+    DrafterUsage& own = of(its.name);
+    own.rounds += its.rounds;
+    own.drafted += its.drafted;
+    own.accepted += its.accepted;
+  }
 }
 
 Json speculative_json(const DraftUsage& usage) {
@@ -31,6 +44,17 @@ Json speculative_json(const DraftUsage& usage) {
   json.set("matches", usage.search.matches);
   json.set("mean_match_tokens", static_cast<double>(usage.search.match_tokens) /
                                     static_cast<double>(std::max<int64_t>(usage.search.matches, 1)));
+  json.set("computing_ms", usage.computing_ms);
+  Json drafters = Json::array();
+  for (const DrafterUsage& its : usage.drafters) {
+    Json entry = Json::object();
+    entry.set("name", its.name);
+    entry.set("rounds", its.rounds);
+    entry.set("drafted", its.drafted);
+    entry.set("accepted", its.accepted);
+    drafters.push_back(std::move(entry));
+  }
+  json.set("drafters", std::move(drafters));
   return json;
 }
 

@@ -12,7 +12,10 @@
 #include <utility>
 
 #include "base/log.h"
+#include "drafters/draft_model.h"
 #include "drafters/lookup.h"
+#include "drafters/mtp.h"
+#include "engine/draft_turns.h"
 #include "engine/kv_pages.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
@@ -74,11 +77,61 @@ int64_t max_drafted_rows(const EngineOptions& options) {
 
 /// The drafter that EngineOptions::draft means for a request, or null.
 std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, const Request& request) {
-  if (options.draft == DraftMode::kOff || !request.draft) return nullptr;
+  if (options.draft == DraftMode::kOff || options.draft == DraftMode::kModel || !request.draft) return nullptr;
   std::unique_ptr<Drafter> drafter =
       options.make_drafter ? options.make_drafter(request) : std::make_unique<LookupDrafter>();
   if (drafter != nullptr) drafter->extend(request.prompt);
   return drafter;
+}
+
+/// The drafter that computes its guesses for all requests, or null.
+Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& options, const LoadedModel& model) {
+  std::unique_ptr<PassDrafter> drafter;
+  if (options.draft != DraftMode::kModel && options.draft != DraftMode::kAuto) return drafter;
+  if (options.make_pass_drafter) {
+    drafter = options.make_pass_drafter(model);
+  } else if (const LoadedDraftModel* small = model.draft_model.get()) {
+    drafter = std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,
+                                                             .model = *small->model,
+                                                             .ops = *model.ops,
+                                                             .weights = *small->weights,
+                                                             .num_drawable_tokens = num_drawable_tokens(model),
+                                                             .least_confidence = options.draft_confidence});
+  } else if (model.model->draft_head() != nullptr) {
+    drafter = std::make_unique<MtpDrafter>(MtpModel{.model = *model.model,
+                                                    .ops = *model.ops,
+                                                    .weights = *model.weights,
+                                                    .num_drawable_tokens = num_drawable_tokens(model),
+                                                    .least_confidence = options.draft_confidence});
+  }
+  if (drafter == nullptr && options.draft == DraftMode::kModel)
+    return invalid_argument("{} has no draft head (MTP), and no draft model was given", model.name);
+  return drafter;
+}
+
+/// Who drafts for a sequence, as its usage says it: "lookup+mtp".
+void name_drafters(SequenceDrafts& drafts, const Drafter* searching, std::string_view computing) {
+  drafts.computed.is_wanted = !computing.empty();
+  if (searching != nullptr) drafts.usage.drafter = searching->name();
+  if (computing.empty()) return;
+  if (searching != nullptr) drafts.usage.drafter += "+";
+  drafts.usage.drafter += computing;
+}
+
+/// What a sequence keeps, of the model and then of the drafter.
+struct StateShapes {
+  std::vector<KvShape> kv_layers;
+  std::vector<RecurrentShape> recurrent_layers;
+};
+StateShapes state_shapes(const ModelSpec& spec, const PassDrafter* drafter) {
+  StateShapes shapes{spec.kv_layers, spec.recurrent_layers};
+  if (drafter != nullptr) {
+    const auto kv = drafter->kv_layers();
+    const auto recurrent = drafter->recurrent_layers();
+    shapes.kv_layers.insert(shapes.kv_layers.end(), kv.begin(), kv.end());
+    shapes.recurrent_layers.insert(shapes.recurrent_layers.end(), recurrent.begin(), recurrent.end());
+  }
+  return shapes;
 }
 
 /// Joins pieces of text of one kind that follow each other.
@@ -114,6 +167,7 @@ struct Engine::Impl {
   EngineOptions options;
   SequenceLimits limits;
   std::vector<int32_t> eos_ids;
+  std::string pass_drafter_name;  ///< Empty: none.
 
   // Engine thread only, once it runs. (Submitting threads make page tables of `pool` and state slots of
   // `slots`, but take none.)
@@ -143,7 +197,7 @@ struct Engine::Impl {
   std::thread thread;
 
   Status start();
-  Result<StateMemory> divide_memory() const;
+  Result<StateMemory> divide_memory(const StateShapes& shapes) const;
   void run_thread();
   bool take_commands();
   void run_pass();
@@ -161,11 +215,11 @@ struct Engine::Impl {
   void publish_stats();
 };
 
-Result<StateMemory> Engine::Impl::divide_memory() const {
+Result<StateMemory> Engine::Impl::divide_memory(const StateShapes& shapes) const {
   const ModelSpec& spec = model->model->spec();
   return divide_state_memory(
-      {.page_bytes = kv_page_set_bytes(*model->ops, spec.kv_layers),
-       .slot_bytes = state_slot_bytes(spec.recurrent_layers),
+      {.page_bytes = kv_page_set_bytes(*model->ops, shapes.kv_layers),
+       .slot_bytes = state_slot_bytes(shapes.recurrent_layers),
        .memory_bytes = options.kv_memory_bytes,
        .free_bytes = model->ops->device().free_bytes(),
        .context_tokens = options.context_tokens > 0 ? options.context_tokens : spec.max_position_embeddings,
@@ -175,7 +229,9 @@ Result<StateMemory> Engine::Impl::divide_memory() const {
 Status Engine::Impl::start() {
   const ModelSpec& spec = model->model->spec();
   TF_RETURN_IF_ERROR(check_options(options, spec));
-  TF_ASSIGN_OR_RETURN(const StateMemory memory, divide_memory());
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<PassDrafter> drafter, make_pass_drafter(options, *model));
+  const StateShapes shapes = state_shapes(spec, drafter.get());
+  TF_ASSIGN_OR_RETURN(const StateMemory memory, divide_memory(shapes));
   options.max_sequences = memory.max_sequences;
   if (options.pass_tokens == 0) options.pass_tokens = model->ops->device().is_host_memory() ? 512 : 2048;
   const int64_t kv_tokens = memory.num_pages * kPageTokens;
@@ -187,15 +243,26 @@ Status Engine::Impl::start() {
   const Scheduler::Options policy{.max_sequences = options.max_sequences,
                                   .pass_tokens = options.pass_tokens,
                                   .max_drafted_rows = max_drafted};
-  TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, spec.kv_layers, memory.num_pages));
-  TF_ASSIGN_OR_RETURN(slots, StateSlotPool::create(model->ops->device(), spec.recurrent_layers,
+  const int64_t max_rows = Scheduler::max_pass_rows(policy);
+  if (drafter != nullptr) TF_RETURN_IF_ERROR(drafter->prepare(options.max_sequences, max_rows));
+  TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, shapes.kv_layers, memory.num_pages));
+  TF_ASSIGN_OR_RETURN(slots, StateSlotPool::create(model->ops->device(), shapes.recurrent_layers,
                                                    memory.max_sequences, max_drafted));
-  TF_ASSIGN_OR_RETURN(runner, PassRunner::create(*model, *pool, *slots,
-                                                 {.max_rows = Scheduler::max_pass_rows(policy),
-                                                  .max_logit_rows = options.max_sequences + max_drafted}));
+  TF_ASSIGN_OR_RETURN(runner,
+                      PassRunner::create(*model, *pool, *slots,
+                                         {.max_rows = max_rows,
+                                          .max_logit_rows = options.max_sequences + max_drafted,
+                                          .keeps_hidden = drafter != nullptr && drafter->wants_hidden(),
+                                          .scratch_bytes = drafter != nullptr ? drafter->scratch_bytes() : 0}));
   scheduler = std::make_unique<Scheduler>(policy, *pool);
+  if (drafter != nullptr) {
+    pass_drafter_name = drafter->name();
+    log_info("{}: drafts by {}", model->name, pass_drafter_name);
+  }
   verifier = std::make_unique<Verifier>(
-      Verifier::Options{.max_tokens = options.draft_max, .is_measured = options.draft == DraftMode::kAuto});
+      Verifier::Options{.max_tokens = options.draft_max, .is_measured = options.draft == DraftMode::kAuto},
+      *scheduler,
+      drafter != nullptr ? std::make_unique<DraftTurns>(std::move(drafter), *pool, *slots) : nullptr);
   eos_ids = end_of_sequence_ids(*model);
   publish_stats();
   report_ignored_defaults(*model);
@@ -253,7 +320,7 @@ void Engine::Impl::run_pass() {
 
 Result<std::span<const PlannedRows>> Engine::Impl::plan() {
   TF_ASSIGN_OR_RETURN(const std::span<const PlannedRows> planned, scheduler->plan());
-  verifier->propose(planned, scheduler->num_draft_rows());
+  TF_RETURN_IF_ERROR(verifier->propose(planned, runner->model_rows(), runner->scratch()));
   TF_RETURN_IF_ERROR(scheduler->add_drafts());
   return planned;
 }
@@ -364,6 +431,11 @@ void Engine::Impl::count_drafts(Sequence& sequence, int64_t num_drafted, int64_t
   drafts.usage.accepted += drafts.num_accepted;
   drafts.usage.zero_accept_rounds += is_zero;
   drafts.usage.passes_avoided += drafts.num_passes_avoided;
+  const bool is_computed = drafts.source == DraftSource::kPassDrafter;
+  DrafterUsage& usage = drafts.usage.of(is_computed ? pass_drafter_name : drafts.drafter->name());
+  usage.rounds += 1;
+  usage.drafted += num_drafted;
+  usage.accepted += drafts.num_accepted;
   counters.draft_rounds += 1;
   counters.draft_tokens += num_drafted;
   counters.draft_accepted_tokens += drafts.num_accepted;
@@ -444,11 +516,12 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
   // are made outside the lock.
   std::unique_ptr<Drafter> drafter = make_drafter(impl.options, request);
+  const bool wants_computed = request.draft;
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
                       make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
                                     *impl.pool, *impl.slots));
   sequence->drafts.num_shown = sequence->num_prompt_tokens;
-  if (drafter != nullptr) sequence->drafts.usage.drafter = drafter->name();
+  name_drafters(sequence->drafts, drafter.get(), wants_computed ? impl.pass_drafter_name : "");
   sequence->drafts.drafter = std::move(drafter);
   RequestId id;
   {

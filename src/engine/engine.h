@@ -94,11 +94,17 @@ class PassObserver;  // engine/pass.h
 enum class DraftMode : uint8_t {
   kOff,     ///< Nobody: one token a pass.
   kLookup,  ///< Prompt lookup, as many as it finds up to draft_max.
-  kAuto,    ///< The drafters there are (prompt lookup), as many as are measured to pay.
+  kModel,   ///< The draft model that was loaded, else the model's own head (MTP), as many as it is sure of.
+  kAuto,    ///< All drafters there are, as many as are measured to pay.
 };
 
 /// Makes the drafter of a request, or null for none. Called by submitting threads.
 using DrafterFactory = std::function<std::unique_ptr<Drafter>(const Request&)>;
+
+class PassDrafter;  // drafters/pass_drafter.h
+
+/// Makes the drafter of an engine that computes its guesses, not prepared yet.
+using PassDrafterFactory = std::function<std::unique_ptr<PassDrafter>(const LoadedModel&)>;
 
 /// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
@@ -123,8 +129,11 @@ struct EngineOptions {
   /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
   /// good, more work thrown away where they are not.
   int64_t draft_max = 8;
+  /// A computed guess that its drafter holds right with less probability is the last of its draft.
+  float draft_confidence = 0.2f;
   /// Tests and benchmarks: drafters of their own instead of those of `draft`, which must not be kOff.
   DrafterFactory make_drafter = {};
+  PassDrafterFactory make_pass_drafter = {};
   /// Tests: sees the logits of every generated token. Null costs nothing. Must outlive the engine.
   PassObserver* observer = nullptr;
 };

@@ -71,27 +71,74 @@ Status load_text(const LoadOptions& options, LoadedModel& loaded) {
 }
 
 /// A tokenizer may know fewer ids than the embedding has rows (padding), never more.
-Status check_vocabulary(const LoadedModel& loaded) {
-  const int64_t vocab_size = loaded.model->spec().vocab_size;
-  if (loaded.tokenizer == nullptr || loaded.tokenizer->vocab_size() <= vocab_size) return {};
+Status check_vocabulary(const Tokenizer* tokenizer, const ModelSpec& spec) {
+  if (tokenizer == nullptr || tokenizer->vocab_size() <= spec.vocab_size) return {};
   return corrupt("tokenizer.json: token id {} is beyond the model's vocabulary (vocab_size {})",
-                 loaded.tokenizer->vocab_size() - 1, vocab_size);
+                 tokenizer->vocab_size() - 1, spec.vocab_size);
 }
 
-Status load_weights(const HfConfig& config, const LoadOptions& options, LoadedModel& loaded) {
-  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(loaded.folder));
+/// Architecture and weights of a folder, on ops that are made.
+struct FamilyModel {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Weights> weights;
+};
+Result<FamilyModel> load_family_model(const std::string& folder, const HfConfig& config,
+                                      const Tokenizer* tokenizer, Ops& ops, const LoadOptions& options) {
+  FamilyModel loaded;
+  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
   WeightTable table(config.model_type, checkpoint, config.quantization);
   TF_ASSIGN_OR_RETURN(loaded.model, make_model({config,
                                                 table,
                                                 {.compute_f32 = options.compute_f32,
-                                                 .with_draft_head = false,  // no drafter asks for it yet
+                                                 .with_draft_head = options.with_draft_head,
                                                  .context_tokens = options.context_tokens}}));
-  TF_RETURN_IF_ERROR(check_vocabulary(loaded));
   const ModelSpec& spec = loaded.model->spec();
-  TF_RETURN_IF_ERROR(loaded.ops->check_layers(spec.kv_layers, spec.recurrent_layers));
+  TF_RETURN_IF_ERROR(check_vocabulary(tokenizer, spec));
+  TF_RETURN_IF_ERROR(ops.check_layers(spec.kv_layers, spec.recurrent_layers));
+  if (const DraftHead* head = loaded.model->draft_head())
+    TF_RETURN_IF_ERROR(ops.check_layers(head->kv_layers(), {}));
   TF_ASSIGN_OR_RETURN(loaded.weights,
-                      Weights::load(checkpoint, table.manifest(), *loaded.ops, loaded.ops->device(),
+                      Weights::load(checkpoint, table.manifest(), ops, ops.device(),
                                     {.num_threads = options.num_threads, .progress = options.progress}));
+  return loaded;
+}
+
+/// A guess must mean the same text to both models.
+Status check_same_tokens(const LoadedModel& target, const Tokenizer& small) {
+  const Tokenizer& tokenizer = *target.tokenizer;
+  if (small.vocab_size() != tokenizer.vocab_size()) {
+    return invalid_argument("its tokenizer has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
+                            small.vocab_size(), target.name, tokenizer.vocab_size());
+  }
+  for (int32_t id = 0; id < small.vocab_size(); ++id) {
+    if (small.id_to_token(id) == tokenizer.id_to_token(id)) continue;
+    return invalid_argument("its token {} is '{}', that of {} is '{}': a draft model needs the same tokenizer", id,
+                            small.id_to_token(id), target.name, tokenizer.id_to_token(id));
+  }
+  return {};
+}
+
+/// The model that drafts for `loaded`. The whole message but for the folder.
+Status load_draft_model(const LoadOptions& options, LoadedModel& loaded) {
+  const std::string& folder = options.draft_folder;
+  TF_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(folder));
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (loaded.tokenizer != nullptr) {
+    TF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::load(folder));
+    TF_RETURN_IF_ERROR(check_same_tokens(loaded, *tokenizer));
+  }
+  LoadOptions small_options = options;
+  small_options.with_draft_head = false;
+  small_options.context_tokens = 0;
+  TF_ASSIGN_OR_RETURN(FamilyModel small,
+                      load_family_model(folder, config, tokenizer.get(), *loaded.ops, small_options));
+  const int64_t vocab_size = small.model->spec().vocab_size;
+  if (vocab_size < num_drawable_tokens(loaded)) {
+    return invalid_argument("its vocabulary has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
+                            vocab_size, loaded.name, num_drawable_tokens(loaded));
+  }
+  loaded.draft_model = std::make_unique<LoadedDraftModel>(LoadedDraftModel{
+      .name = folder_name(folder), .model = std::move(small.model), .weights = std::move(small.weights)});
   return {};
 }
 
@@ -112,7 +159,16 @@ Result<std::shared_ptr<LoadedModel>> load_model(const std::string& folder, const
   TF_ASSIGN_OR_RETURN(loaded->generation, read_generation_config(folder, config));
   TF_RETURN_IF_ERROR(load_text(options, *loaded));
   TF_ASSIGN_OR_RETURN(loaded->ops, make_ops(options));
-  TF_RETURN_IF_ERROR(load_weights(config, options, *loaded));
+  TF_ASSIGN_OR_RETURN(FamilyModel family,
+                      load_family_model(folder, config, loaded->tokenizer.get(), *loaded->ops, options));
+  loaded->model = std::move(family.model);
+  loaded->weights = std::move(family.weights);
+  if (!options.draft_folder.empty()) {
+    if (!posix_file_system().is_folder(options.draft_folder))
+      return not_found("{}: no such folder (the draft model)", options.draft_folder);
+    TF_RETURN_IF_ERROR(
+        load_draft_model(options, *loaded).with_context(fmt::format("draft model {}", options.draft_folder)));
+  }
   return loaded;
 }
 

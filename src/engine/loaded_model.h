@@ -27,7 +27,16 @@ struct LoadOptions {
   /// Length that the angles of `dynamic` and `longrope` rope take for every row, whatever its own: give the
   /// engine's context. 0: max_position_embeddings. Beyond that only `dynamic` goes.
   int64_t context_tokens = 0;
-  LoadProgress progress = {};  ///< May be empty.
+  bool with_draft_head = false;  ///< The checkpoint's own head for drafts (MTP) is loaded too, if it has one.
+  std::string draft_folder = {};  ///< A smaller model with the same tokenizer, to draft; empty: none.
+  LoadProgress progress = {};     ///< May be empty.
+};
+
+/// A model that drafts for another, on its ops.
+struct LoadedDraftModel {
+  std::string name;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Weights> weights;
 };
 
 struct LoadedModel {
@@ -36,6 +45,7 @@ struct LoadedModel {
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Model> model;
   std::unique_ptr<Weights> weights;
+  std::unique_ptr<LoadedDraftModel> draft_model;  ///< Null without LoadOptions::draft_folder.
   std::shared_ptr<const Tokenizer> tokenizer;  ///< Null without tokenizer.json.
   std::shared_ptr<const ModelChat> chat;  ///< Templates and their special tokens; null where there are none.
   GenerationConfig generation;

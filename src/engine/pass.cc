@@ -1,6 +1,7 @@
 // One pass through the model (engine/pass.h).
 #include "engine/pass.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +11,17 @@
 
 namespace tensorfold {
 
+namespace {
+
+/// The model's layers of the pages and slots, which come before a drafter's.
+State model_state(const LoadedModel& model, const KvPagePool& pool, const StateSlotPool& slots) {
+  const ModelSpec& spec = model.model->spec();
+  return {.kv_layers = pool.layers().first(spec.kv_layers.size()),
+          .recurrent_layers = slots.layers().first(spec.recurrent_layers.size())};
+}
+
+}  // namespace
+
 PassRunner::PassRunner(const LoadedModel& model, KvPagePool& pool, StateSlotPool& slots)
     : model_(model), pool_(pool), slots_(slots) {}
 
@@ -18,11 +30,15 @@ Result<std::unique_ptr<PassRunner>> PassRunner::create(const LoadedModel& model,
   std::unique_ptr<PassRunner> runner(new PassRunner(model, pool, slots));
   Device& device = model.ops->device();
   const int64_t vocab_size = model.model->spec().vocab_size;
-  TF_ASSIGN_OR_RETURN(runner->scratch_, device.allocate(model.model->scratch_bytes(limits.max_rows),
-                                                        "scratch memory of a pass"));
+  const int64_t scratch_bytes = std::max(model.model->scratch_bytes(limits.max_rows), limits.scratch_bytes);
+  TF_ASSIGN_OR_RETURN(runner->scratch_, device.allocate(scratch_bytes, "scratch memory of a pass"));
   TF_ASSIGN_OR_RETURN(
       runner->logits_,
       device.allocate(limits.max_logit_rows * vocab_size * dtype_bytes(DType::kF32), "logits of a pass"));
+  if (limits.keeps_hidden) {
+    const int64_t bytes = limits.max_rows * model.model->spec().hidden_size * dtype_bytes(DType::kF32);
+    TF_ASSIGN_OR_RETURN(runner->hidden_, device.allocate(bytes, "hidden states of a pass"));
+  }
   return runner;
 }
 
@@ -71,18 +87,22 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
                   .rows = {.positions = positions_, .sequences = sequences_},
                   .logit_rows = logit_rows_,
                   .drafted_rows = drafted_rows_};
-  Arena scratch(scratch_.data(), scratch_.size_bytes());
-  const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), model_.model->spec().vocab_size});
+  Arena scratch = this->scratch();
+  const ModelSpec& spec = model_.model->spec();
+  model_rows_ = {};
+  if (hidden_.data() != nullptr)
+    model_rows_.hidden = View(hidden_.data(), DType::kF32, {std::ssize(tokens_), spec.hidden_size});
+  const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), spec.vocab_size});
   ops.begin_pass(pass.rows);
   model_.model->forward(pass, ops, *model_.weights,
-                        {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch,
-                        {.logits = logits});
+                        model_state(model_, pool_, slots_), scratch,
+                        {.logits = logits, .hidden = model_rows_.hidden});
   if (!drawn_.empty()) ops.sample(drawn_, logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
   return ops.end_pass();
 }
 
 Status PassRunner::commit(std::span<const PlannedRows> planned, std::span<const int64_t> num_accepted) {
-  if (slots_.layers().empty()) return {};
+  if (model_.model->spec().recurrent_layers.empty()) return {};
   const ScopedFlushDenormals flush;
   sequences_.clear();
   positions_.clear();
@@ -103,10 +123,9 @@ Status PassRunner::commit(std::span<const PlannedRows> planned, std::span<const 
   if (sequences_.empty()) return {};
   Ops& ops = *model_.ops;
   const RowBatch accepted{.positions = positions_, .sequences = sequences_};
-  Arena scratch(scratch_.data(), scratch_.size_bytes());
+  Arena scratch = this->scratch();
   ops.begin_pass(accepted);
-  model_.model->commit(accepted, ops, *model_.weights,
-                       {.kv_layers = pool_.layers(), .recurrent_layers = slots_.layers()}, scratch);
+  model_.model->commit(accepted, ops, *model_.weights, model_state(model_, pool_, slots_), scratch);
   return ops.end_pass();
 }
 

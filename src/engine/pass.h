@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "drafters/pass_drafter.h"
 #include "engine/engine.h"
 #include "engine/kv_pages.h"
 #include "engine/loaded_model.h"
@@ -33,6 +34,8 @@ class PassRunner {
   struct Limits {
     int64_t max_rows = 0;        ///< Of a pass.
     int64_t max_logit_rows = 0;  ///< Rows of a pass from which a token is drawn.
+    bool keeps_hidden = false;   ///< For a drafter that reads them.
+    int64_t scratch_bytes = 0;   ///< At least; for who else uses scratch().
   };
   /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model`, `pool` and `slots`
   /// must outlive the runner.
@@ -51,6 +54,12 @@ class PassRunner {
   /// run().
   Result<std::span<const float>> logits(int64_t i);
 
+  /// What the last run() left for a drafter. Until the next one.
+  ModelRows model_rows() const { return model_rows_; }
+
+  /// Free between run() and commit() of this and others.
+  Arena scratch() const { return Arena(scratch_.data(), scratch_.size_bytes()); }
+
   /// Takes the first num_accepted[i] drafted rows of the i-th entry of the last run() into its recurrent
   /// state; 0 for sequences that have ended. An error is a fault of the backend: none of those with accepted
   /// rows may go on.
@@ -65,6 +74,8 @@ class PassRunner {
   StateSlotPool& slots_;
   Buffer scratch_;  ///< Model::scratch_bytes(max_rows).
   Buffer logits_;   ///< [max_logit_rows, V] f32.
+  Buffer hidden_;   ///< [max_rows, E] f32, with Limits::keeps_hidden.
+  ModelRows model_rows_;
 
   // The pass being run, [T] or per sequence; kept between passes so that none of it is allocated again.
   std::vector<int32_t> tokens_;

@@ -130,9 +130,16 @@ Status Scheduler::add_drafts() {
   return {};
 }
 
+Result<int64_t> Scheduler::reserve_guesses(Sequence& sequence, int64_t most) {
+  const int64_t known = sequence.num_tokens();
+  const int64_t positions = (sequence.pages.num_pages() + pool_.num_free()) * kPageTokens;
+  const int64_t count = std::clamp<int64_t>(positions - known, 0, most);
+  if (count > 0) TF_RETURN_IF_ERROR(sequence.pages.grow_to(known + count));
+  return count;
+}
+
 void Scheduler::return_draft_pages() {
-  for (const auto& sequence : running_)
-    if (!sequence->drafts.draft.is_empty()) sequence->pages.shrink_to(sequence->num_computed);
+  for (const auto& sequence : running_) sequence->pages.shrink_to(sequence->num_computed);
 }
 
 }  // namespace tensorfold

@@ -66,8 +66,15 @@ class Scheduler {
   /// Fails only where the device fails to clear a page.
   Status add_drafts();
 
-  /// Gives back the pages that only drafted rows of the last pass needed, which nobody else could have had.
+  /// Takes pages for `most` more positions than the sequence has tokens, as far as pages are free. Returns for how
+  /// many there are. Fails only where the device fails to clear a page.
+  Result<int64_t> reserve_guesses(Sequence& sequence, int64_t most);
+
+  /// Gives back the pages that only guesses needed, which nobody else could have had.
   void return_draft_pages();
+
+  /// Oldest first.
+  std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }

@@ -2,6 +2,7 @@
 // told.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -16,16 +17,42 @@
 
 namespace tensorfold {
 
-/// What the engine knows of a sequence's drafts. Without a drafter it is decoded serially.
+/// Who made a draft.
+enum class DraftSource : uint8_t { kDrafter, kPassDrafter };
+inline constexpr int kNumDraftSources = 2;
+
+/// What the engine's PassDrafter needs to know of a sequence.
+struct ComputedDrafts {
+  bool is_wanted = false;       ///< Whether it drafts for this sequence.
+  std::vector<int32_t> rows;    ///< As DraftTask, of the last pass.
+  int64_t first_pos = 0;        ///< As DraftTask.
+  int64_t num_absorbed = 0;     ///< As DraftTask.
+  int64_t num_shown = 0;        ///< Tokens of the sequence at its last turn.
+  Acceptance chance;            ///< Of its guesses, whatever their evidence.
+  double turn_ms = 0;           ///< This sequence's share of the last turn, as far as it counts as a loss.
+
+  /// The sequence starts over.
+  void reset() {
+    rows.clear();
+    num_absorbed = 0;
+  }
+};
+
+/// What the engine knows of a sequence's drafts. Without a drafter of either kind it is decoded serially.
 struct SequenceDrafts {
   std::unique_ptr<Drafter> drafter;
-  int64_t num_shown = 0;           ///< Tokens of the sequence that the drafter was told.
-  Draft draft;                     ///< What the next pass verifies of its proposal.
+  int64_t num_shown = 0;  ///< Tokens of the sequence that the drafter was told.
+  ComputedDrafts computed;
+  Draft draft;  ///< What the next pass verifies of a proposal.
+  DraftSource source = DraftSource::kDrafter;
   int64_t num_accepted = 0;        ///< By the last pass, of the draft.
   int64_t num_passes_avoided = 0;  ///< By the last pass.
-  Acceptance acceptance;
+  std::array<Acceptance, kNumDraftSources> acceptance;
   DraftLoss loss;
   DraftUsage usage;
+
+  bool has_drafter() const { return drafter != nullptr || computed.is_wanted; }
+  Acceptance& acceptance_of_draft() { return acceptance[static_cast<size_t>(source)]; }
 };
 
 /// A request on its way. Owned by the scheduler (or, before the engine's thread has seen it, by the queue of
@@ -67,6 +94,7 @@ struct Sequence {
   void preempt() {
     pages.clear();
     state.clear();
+    drafts.computed.reset();
     num_computed = 0;
   }
 

@@ -2,55 +2,180 @@
 #include "engine/verify.h"
 
 #include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/log.h"
 
 namespace tensorfold {
-void Verifier::propose(std::span<const PlannedRows> planned, int64_t max_rows) {
+namespace {
+
+/// The class under which ComputedDrafts::chance counts, for what is assumed of it at first.
+constexpr int kAnyEvidence = 2;
+/// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of what
+/// turns take nor a loss.
+constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
+
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+/// A pass gives one token more than it accepts, and the reply ends at max_total_tokens.
+int64_t Verifier::most_tokens(const Sequence& sequence) const {
+  const int64_t room = sequence.max_total_tokens - sequence.num_tokens() - 1;
+  return std::max<int64_t>(std::min({options_.max_tokens, room, max_rows_}), 0);
+}
+
+bool Verifier::is_allowed(const Sequence& sequence) const {
+  if (!options_.is_measured) return true;
+  return sequence.drafts.loss.allows(costs_.estimate(known_.num_rows) /
+                                     static_cast<double>(known_.num_sequences));
+}
+
+Status Verifier::propose(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
+  max_rows_ = scheduler_.num_draft_rows();
   asked_.clear();
   known_ = {};
   for (const PlannedRows& rows : planned) {
     known_.num_rows += rows.num_rows;
     known_.num_sequences += rows.wants_logits() ? 1 : 0;
     known_.only_decodes &= rows.sequence->is_decoding();
-    if (rows.sequence->is_decoding() && rows.sequence->drafts.drafter != nullptr)
-      ask(*rows.sequence, max_rows);
   }
-  if (!asked_.empty()) choose(max_rows);
+  for (const PlannedRows& rows : planned)
+    if (rows.sequence->is_decoding()) search(*rows.sequence);
+  if (turns_ != nullptr) TF_RETURN_IF_ERROR(compute(planned, model_rows, scratch));
+  for (const PlannedRows& rows : planned)
+    if (!rows.sequence->drafts.draft.is_empty()) asked_.push_back(rows.sequence);
+  if (!asked_.empty()) choose();
+  return {};
 }
 
-void Verifier::ask(Sequence& sequence, int64_t max_rows) {
+void Verifier::search(Sequence& sequence) {
   SequenceDrafts& drafts = sequence.drafts;
+  drafts.draft.clear();
+  if (drafts.drafter == nullptr) return;
   const std::span<const int32_t> tokens = sequence.tokens;
   drafts.drafter->extend(tokens.subspan(static_cast<size_t>(drafts.num_shown)));
   drafts.num_shown = sequence.num_tokens();
-  // A pass gives one token more than it accepts, and the reply ends at max_total_tokens.
-  const int64_t room = sequence.max_total_tokens - sequence.num_tokens() - 1;
-  const int64_t most = std::min({options_.max_tokens, room, max_rows});
-  drafts.draft.clear();
-  if (most <= 0) return;
+  const int64_t most = most_tokens(sequence);
+  if (most == 0) return;
+  drafts.source = DraftSource::kDrafter;
   drafts.drafter->propose(most, drafts.draft);
-  if (!drafts.draft.is_empty()) asked_.push_back(&sequence);
 }
 
-void Verifier::choose(int64_t max_rows) {
+/// Whether guesses are worth computing where some were found: if they are likelier to be right.
+bool Verifier::wants_computed(Sequence& sequence) const {
+  SequenceDrafts& drafts = sequence.drafts;
+  if (!drafts.computed.is_wanted || !sequence.is_decoding() || most_tokens(sequence) == 0) return false;
+  if (sequence.num_tokens() + options_.max_tokens > turns_->drafter().max_positions()) return false;
+  if (turns_->drafter().wants_hidden() && drafts.computed.rows.empty()) return false;
+  if (drafts.draft.is_empty()) return true;
+  return drafts.acceptance_of_draft().probability(drafts.draft.evidence.front()) <
+         drafts.computed.chance.probability(kAnyEvidence);
+}
+
+/// Guesses that the next turn computes for each planned sequence that wants them.
+int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
+  if (!options_.is_measured) return options_.max_tokens;
+  chances_.clear();
+  for (const PlannedRows& rows : planned) {
+    if (wants_computed(*rows.sequence) && is_allowed(*rows.sequence))
+      chances_.push_back(rows.sequence->drafts.computed.chance.probability(kAnyEvidence));
+  }
+  return choose_depth({.passes = costs_,
+                       .turns = turn_costs_,
+                       .base_rows = known_.num_rows,
+                       .num_sequences = known_.num_sequences,
+                       .max_tokens = std::min(options_.max_tokens, max_rows_),
+                       .chances = chances_});
+}
+
+/// A sequence joins the turn for guesses, or only to be followed.
+Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
+  ComputedDrafts& computed = sequence.drafts.computed;
+  computed.turn_ms = 0;
+  if (!computed.is_wanted) return {};
+  const bool is_allowed = this->is_allowed(sequence) || !sequence.is_decoding();
+  int64_t max_tokens = 0;
+  if (depth > 0 && is_allowed && wants_computed(sequence)) {
+    TF_ASSIGN_OR_RETURN(max_tokens,
+                        scheduler_.reserve_guesses(sequence, std::min(depth, most_tokens(sequence))));
+  }
+  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade(kAnyEvidence);
+  const bool follows = turns_->drafter().wants_hidden() && !computed.rows.empty() && is_allowed;
+  if (max_tokens == 0 && !follows) return {};
+  entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens});
+  return {};
+}
+
+Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
+  const int64_t depth = choose_turn_depth(planned);
+  entries_.clear();
+  for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
+  if (entries_.empty()) return {};
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = turns_->run(entries_, model_rows, scratch);
+  if (status.ok()) {
+    take_computed(ms_since(start));
+    return {};
+  }
+  log_error("{} failed and is not asked again: {}", turns_->drafter().name(), status.message());
+  turns_ = nullptr;
+  return {};
+}
+
+void Verifier::take_computed(double turn_ms) {
+  int64_t longest = 0;
+  bool is_usual = true;
+  for (DraftTurns::Entry& entry : entries_) {
+    SequenceDrafts& drafts = entry.sequence->drafts;
+    longest = std::max(longest, entry.draft.size());
+    const int64_t caught_up = entry.sequence->num_tokens() - drafts.computed.num_shown;
+    is_usual &= entry.sequence->is_decoding() && caught_up <= kUsualRows;
+    drafts.computed.num_shown = entry.sequence->num_tokens();
+  }
+  if (is_usual) turn_costs_.add(1 + longest, turn_ms);
+  const double share_ms = turn_ms / static_cast<double>(entries_.size());
+  for (DraftTurns::Entry& entry : entries_) {
+    SequenceDrafts& drafts = entry.sequence->drafts;
+    drafts.usage.computing_ms += share_ms;
+    if (is_usual) drafts.computed.turn_ms = share_ms;
+    if (entry.draft.is_empty()) continue;
+    std::swap(drafts.draft, entry.draft);
+    drafts.source = DraftSource::kPassDrafter;
+  }
+}
+
+void Verifier::choose() {
   choices_.clear();
-  const double serial_ms = costs_.estimate(known_.num_rows) / static_cast<double>(known_.num_sequences);
+  gains_.clear();
+  for (const Sequence* sequence : asked_) gains_.resize(gains_.size() + sequence->drafts.draft.tokens.size());
+  std::span<double> left = gains_;
   for (Sequence* sequence : asked_) {
-    const SequenceDrafts& drafts = sequence->drafts;
-    const bool allowed = !options_.is_measured || drafts.loss.allows(serial_ms);
-    choices_.push_back({.probability = drafts.acceptance.probability(drafts.draft.evidence),
-                        .available = allowed ? drafts.draft.size() : 0});
+    SequenceDrafts& drafts = sequence->drafts;
+    const Draft& draft = drafts.draft;
+    const std::span<double> gains = left.first(draft.tokens.size());
+    left = left.subspan(gains.size());
+    for (size_t i = 0; i < gains.size(); ++i) {
+      gains[i] = drafts.acceptance_of_draft().probability(draft.evidence[i]);
+      if (draft.parents[i] >= 0) gains[i] *= gains[static_cast<size_t>(draft.parents[i])];
+    }
+    choices_.push_back({.gains = is_allowed(*sequence) ? gains : gains.first(0)});
   }
   if (options_.is_measured) {
-    choose_drafts(costs_, known_.num_rows, known_.num_sequences, max_rows, choices_);
+    choose_drafts(costs_, known_.num_rows, known_.num_sequences, max_rows_, choices_);
   } else {
+    int64_t room = max_rows_;
     for (DraftChoice& choice : choices_) {
-      choice.chosen = std::min(choice.available, max_rows);
-      max_rows -= choice.chosen;
+      choice.chosen = std::min(std::ssize(choice.gains), room);
+      room -= choice.chosen;
     }
   }
   for (size_t i = 0; i < asked_.size(); ++i) {
     SequenceDrafts& drafts = asked_[i]->drafts;
-    if (choices_[i].chosen == 0) drafts.acceptance.fade(drafts.draft.evidence);
+    if (choices_[i].chosen == 0) drafts.acceptance_of_draft().fade(drafts.draft.evidence.front());
     drafts.draft.truncate(choices_[i].chosen);
   }
 }
@@ -61,21 +186,49 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms)
   if (known_.only_decodes) costs_.add(known_.num_rows + num_drafted, pass_ms);
   const double serial_ms = costs_.estimate(known_.num_rows);
   const double extra_ms = std::max(0.0, costs_.estimate(known_.num_rows + num_drafted) - serial_ms);
+  keep_rows(planned);
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
-    if (drafts.drafter == nullptr) continue;
-    double own_extra_ms = 0, saved_ms = 0;
+    if (!drafts.has_drafter()) continue;
+    double own_extra_ms = drafts.computed.turn_ms, saved_ms = 0;
     if (rows.num_drafted > 0) {
-      own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted) / static_cast<double>(num_drafted);
+      own_extra_ms += extra_ms * static_cast<double>(rows.num_drafted) / static_cast<double>(num_drafted);
       saved_ms = serial_ms * static_cast<double>(drafts.num_passes_avoided) /
                  static_cast<double>(known_.num_sequences);
-      drafts.acceptance.add(drafts.draft.evidence, rows.num_drafted, drafts.num_accepted);
-      drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
+      learn(rows);
     }
     drafts.loss.add(pass_ms, own_extra_ms, saved_ms);
     drafts.draft.clear();
     drafts.num_accepted = drafts.num_passes_avoided = 0;
+    drafts.computed.turn_ms = 0;
   }
+}
+
+/// What the next turn shows of this pass: the rows that count.
+void Verifier::keep_rows(std::span<const PlannedRows> planned) {
+  if (turns_ == nullptr || !turns_->drafter().wants_hidden()) return;
+  int64_t first_row = 0;
+  for (const PlannedRows& rows : planned) {
+    ComputedDrafts& computed = rows.sequence->drafts.computed;
+    if (computed.is_wanted) {
+      const int64_t count = rows.num_rows + rows.sequence->drafts.num_accepted;
+      computed.rows.resize(static_cast<size_t>(count));
+      std::iota(computed.rows.begin(), computed.rows.end(), static_cast<int32_t>(first_row));
+      computed.first_pos = rows.sequence->num_computed - count;
+    }
+    first_row += rows.num_rows + rows.num_drafted;
+  }
+}
+
+void Verifier::learn(const PlannedRows& rows) {
+  SequenceDrafts& drafts = rows.sequence->drafts;
+  // Guesses after the first wrong one were not tried.
+  for (int64_t i = 0; i < std::min(rows.num_drafted, drafts.num_accepted + 1); ++i) {
+    const bool is_right = i < drafts.num_accepted;
+    drafts.acceptance_of_draft().add(drafts.draft.evidence[static_cast<size_t>(i)], is_right);
+    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right);
+  }
+  if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }
 
 }  // namespace tensorfold

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "drafters/policy.h"
+#include "engine/draft_turns.h"
 #include "engine/scheduler.h"
 
 namespace tensorfold {
@@ -18,10 +21,14 @@ class Verifier {
     int64_t max_tokens = 0;   ///< Of a sequence in a pass.
     bool is_measured = true;  ///< Drafts what is measured to pay; else whatever is proposed.
   };
-  explicit Verifier(const Options& options) : options_(options) {}
+  /// `turns` may be null. `scheduler` outlives this.
+  Verifier(const Options& options, Scheduler& scheduler, std::unique_ptr<DraftTurns> turns)
+      : options_(options), scheduler_(scheduler), turns_(std::move(turns)) {}
 
-  /// Fills Sequence::drafts.draft of the planned sequences that decode: at most max_rows tokens in all.
-  void propose(std::span<const PlannedRows> planned, int64_t max_rows);
+  /// Fills Sequence::drafts.draft of the planned sequences that decode: at most as many tokens in all as the
+  /// pass has room for. `model_rows` are those of the pass before. Fails only where the device fails to clear
+  /// a page; a drafter that fails is not asked again.
+  Status propose(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch);
 
   /// The pass of these rows took so long, and SequenceDrafts says what it accepted. Updates drafters, policy
   /// and usage; the drafts are then empty.
@@ -34,14 +41,30 @@ class Verifier {
     int64_t num_sequences = 0;  ///< That get a token.
     bool only_decodes = true;   ///< No prompt rows.
   };
-  void ask(Sequence& sequence, int64_t max_rows);
-  void choose(int64_t max_rows);
+  int64_t most_tokens(const Sequence& sequence) const;
+  bool is_allowed(const Sequence& sequence) const;
+  void search(Sequence& sequence);
+  bool wants_computed(Sequence& sequence) const;
+  int64_t choose_turn_depth(std::span<const PlannedRows> planned);
+  Status add_turn_entry(Sequence& sequence, int64_t depth);
+  Status compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch);
+  void take_computed(double turn_ms);
+  void choose();
+  void keep_rows(std::span<const PlannedRows> planned);
+  void learn(const PlannedRows& rows);
 
   Options options_;
+  Scheduler& scheduler_;
+  std::unique_ptr<DraftTurns> turns_;
   PassCosts costs_;
+  PassCosts turn_costs_;  ///< By 1 + tokens computed for each sequence.
   KnownRows known_;
-  std::vector<Sequence*> asked_;      ///< Sequences with a proposal for this pass.
-  std::vector<DraftChoice> choices_;  ///< Of each in asked_.
+  int64_t max_rows_ = 0;                    ///< Guesses that the pass has room for.
+  std::vector<DraftTurns::Entry> entries_;  ///< Of the turn before this pass.
+  std::vector<Sequence*> asked_;            ///< Sequences with a proposal for this pass.
+  std::vector<DraftChoice> choices_;        ///< Of each in asked_.
+  std::vector<double> gains_;               ///< Of all choices.
+  std::vector<double> chances_;             ///< Scratch of choose_turn_depth().
 };
 
 }  // namespace tensorfold

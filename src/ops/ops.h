@@ -417,6 +417,12 @@ class Ops : public WeightPacker {
   /// out in ops/sampling_math.h. Waits for the device. tokens[i] = -1 where a logit of the row is NaN or none
   /// is above -inf; a logit of -inf is never drawn.
   virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) = 0;
+
+  /// probabilities[i] = e^(x - m) / sum over v of e^(logits[i,v] - m), x the logit of tokens[i] in row i of logits
+  /// [R, V] f32 and m the row's largest; 0 where tokens[i] is -1. Waits for the device. For a drafter's
+  /// confidence: the last bits differ between backends, and no reply depends on them.
+  virtual void token_probabilities(std::span<float> probabilities, View logits,
+                                   std::span<const int32_t> tokens) = 0;
 };
 
 /// The definition: arithmetic.md in scalar fma, one thread, in the layouts of the cpu backend.

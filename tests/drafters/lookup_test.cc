@@ -146,8 +146,8 @@ TEST(LookupDrafter, LongerMatchesAreMoreEvidence) {
     Draft draft;
     drafter.propose(1, draft);
     EXPECT_EQ(draft.tokens, (Tokens{5000}));
-    EXPECT_GT(draft.evidence, last);
-    last = draft.evidence;
+    EXPECT_GT(draft.evidence.front(), last);
+    last = draft.evidence.front();
   }
   EXPECT_EQ(last, kNumEvidence - 1);
 }

@@ -38,13 +38,13 @@ TEST(Acceptance, FollowsWhatHappenedAndFadesToTheAssumption) {
   Acceptance acceptance;
   const double assumed = acceptance.probability(0);
   EXPECT_GT(acceptance.probability(3), assumed);
-  for (int i = 0; i < 20; ++i) acceptance.add(0, 4, 4);
+  for (int i = 0; i < 80; ++i) acceptance.add(0, true);
   EXPECT_GT(acceptance.probability(0), 0.9);
-  for (int i = 0; i < 200; ++i) acceptance.add(0, 4, 0);
+  for (int i = 0; i < 200; ++i) acceptance.add(0, false);
   EXPECT_LT(acceptance.probability(0), 0.05);
   for (int i = 0; i < 1000; ++i) acceptance.fade(0);
   EXPECT_NEAR(acceptance.probability(0), assumed, 0.01);
-  for (int i = 0; i < 500; ++i) acceptance.add(1, 8, 2);  // of three tried, two right
+  for (int i = 0; i < 1500; ++i) acceptance.add(1, i % 3 != 0);
   EXPECT_NEAR(acceptance.probability(1), 2.0 / 3, 0.05);
 }
 
@@ -54,10 +54,18 @@ PassCosts linear_costs(double first, double per_row) {
   return costs;
 }
 
+/// Gains of a chain of guesses that are right with this probability each.
+std::vector<double> chain(double probability, int64_t size) {
+  std::vector<double> gains;
+  for (double gain = probability; std::ssize(gains) < size; gain *= probability) gains.push_back(gain);
+  return gains;
+}
+
 TEST(ChooseDrafts, TakesWhatPaysAndNoMore) {
   const PassCosts costs = linear_costs(8, 2);  // one row 10 ms, each more 2 ms
   const auto chosen = [&](double probability, int64_t available, int64_t max_rows) {
-    DraftChoice choice{.probability = probability, .available = available};
+    const std::vector<double> gains = chain(probability, available);
+    DraftChoice choice{.gains = gains};
     choose_drafts(costs, 1, 1, max_rows, {&choice, 1});
     return choice.chosen;
   };
@@ -73,17 +81,72 @@ TEST(ChooseDrafts, TakesWhatPaysAndNoMore) {
 
 TEST(ChooseDrafts, GivesRowsToTheLikeliestGuesses) {
   const PassCosts costs = linear_costs(8, 1);
-  std::vector<DraftChoice> choices = {{.probability = 0.3, .available = 8},
-                                      {.probability = 0.95, .available = 8}};
+  const std::vector<double> unlikely = chain(0.3, 8), likely = chain(0.95, 8);
+  std::vector<DraftChoice> choices = {{.gains = unlikely}, {.gains = likely}};
   choose_drafts(costs, 2, 2, 6, choices);
   EXPECT_EQ(choices[0].chosen, 0);
   EXPECT_GE(choices[1].chosen, 4);
 }
 
 TEST(ChooseDrafts, WaitsForASerialPass) {
-  DraftChoice choice{.probability = 1, .available = 8};
+  const std::vector<double> gains = chain(1, 8);
+  DraftChoice choice{.gains = gains};
   choose_drafts(PassCosts(), 1, 1, 8, {&choice, 1});
   EXPECT_EQ(choice.chosen, 0);
+}
+
+// Guesses of one sequence are taken in their order, however their gains lie: a later one may follow an earlier.
+TEST(ChooseDrafts, TakesADraftFromItsBeginning) {
+  const PassCosts costs = linear_costs(8, 1);
+  const std::vector<double> gains = {0.1, 0.9, 0.9};
+  DraftChoice choice{.gains = gains};
+  choose_drafts(costs, 1, 1, 8, {&choice, 1});
+  EXPECT_EQ(choice.chosen, 3);
+}
+
+TEST(ChooseDepth, WeighsTheDrafterAgainstThePass) {
+  const PassCosts passes = linear_costs(9, 0.1);  // rows cost little
+  const auto depth = [&](double turn_ms, std::vector<double> chances, int64_t max_tokens = 8) {
+    return choose_depth({.passes = passes,
+                         .turns = linear_costs(0.1, turn_ms),
+                         .base_rows = 1,
+                         .num_sequences = 1,
+                         .max_tokens = max_tokens,
+                         .chances = chances});
+  };
+  EXPECT_EQ(depth(0.1, {0.99}), 8);
+  EXPECT_EQ(depth(0.1, {0.99}, 3), 3);
+  EXPECT_EQ(depth(9, {0.5}), 0) << "a guess takes as long as a pass";
+  EXPECT_EQ(depth(0.1, {}), 0);
+  const int64_t some = depth(1, {0.7});
+  EXPECT_GE(some, 1);
+  EXPECT_LT(some, 8);
+  EXPECT_LE(depth(2, {0.7}), some);
+  EXPECT_GE(depth(1, {0.9}), some);
+}
+
+TEST(ChooseDepth, WaitsForASerialPassAndGoesTwiceAsDeepAsWasMeasured) {
+  PassCosts turns;
+  DepthQuery query{.passes = turns, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8};
+  const std::vector<double> sure = {0.99};
+  query.chances = sure;
+  EXPECT_EQ(choose_depth(query), 0);
+  const PassCosts passes = linear_costs(9, 0.1);
+  const auto after = [&](std::vector<int64_t> depths) {
+    PassCosts measured;
+    for (const int64_t d : depths) measured.add(1 + d, 0.1 * static_cast<double>(1 + d));
+    return choose_depth({.passes = passes,
+                         .turns = measured,
+                         .base_rows = 1,
+                         .num_sequences = 1,
+                         .max_tokens = 8,
+                         .chances = sure});
+  };
+  EXPECT_EQ(after({}), 1);
+  EXPECT_EQ(after({0}), 1);
+  EXPECT_EQ(after({0, 1}), 3);
+  EXPECT_EQ(after({0, 1, 3}), 7);
+  EXPECT_EQ(after({0, 1, 3, 7}), 8);
 }
 
 /// Tokens per serial millisecond of a reply whose guesses are right with these probabilities, one per
@@ -98,7 +161,8 @@ double simulated_speed(const std::array<double, kNumEvidence>& truth, double per
   for (uint64_t pass = 0; done < num_tokens; ++pass) {
     const uint64_t word = mix64(pass + 77);
     const int evidence = static_cast<int>(word % kNumEvidence);
-    DraftChoice choice{.probability = acceptance.probability(evidence), .available = 8};
+    const std::vector<double> gains = chain(acceptance.probability(evidence), 8);
+    DraftChoice choice{.gains = gains};
     if (loss.allows(costs.estimate(1))) choose_drafts(costs, 1, 1, 8, {&choice, 1});
     int64_t right = 0;
     while (right < choice.chosen && static_cast<double>(mix64(word + 1 + right) >> 11) * 0x1p-53 <
@@ -108,7 +172,7 @@ double simulated_speed(const std::array<double, kNumEvidence>& truth, double per
     const double ms = (serial_ms + per_row * static_cast<double>(choice.chosen)) * noise;
     costs.add(1 + choice.chosen, ms);
     if (choice.chosen > 0) {
-      acceptance.add(evidence, choice.chosen, right);
+      for (int64_t i = 0; i < std::min(choice.chosen, right + 1); ++i) acceptance.add(evidence, i < right);
     } else {
       acceptance.fade(evidence);
     }

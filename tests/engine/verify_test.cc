@@ -9,6 +9,7 @@
 #include <latch>
 
 #include "drafters/lookup.h"
+#include "drafters/pass_drafter.h"
 #include "drafters/tape.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
@@ -54,6 +55,73 @@ class PoisonDrafter final : public TapeDrafter {
     while (draft.size() < max_tokens)
       draft.append(draft.size() % 2 == 0 ? kFakeNanToken : kFakeInfiniteToken);
   }
+};
+
+/// What a FakePassDrafter is told and what it saw.
+struct FakeTurns {
+  bool is_right = true;       ///< Its guesses; else every third one is wrong.
+  int64_t fails_at_turn = -1;
+  int64_t num_turns = 0, num_faults = 0, num_guesses = 0;
+  int64_t num_holes = 0;      ///< Positions that it was not shown in time.
+};
+
+/// Knows the replies of the fake model. Keeps a word for each position in a layer of its own, and checks that it is
+/// shown each row of the model once, in order, with its hidden state, and that what it kept is still there.
+class FakePassDrafter final : public PassDrafter {
+ public:
+  explicit FakePassDrafter(FakeTurns& turns) : turns_(turns) {}
+
+  std::string_view name() const override { return "fake"; }
+  std::span<const KvShape> kv_layers() const override { return layers_; }
+  bool wants_hidden() const override { return true; }
+  int64_t max_positions() const override { return kFakeMaxPositions; }
+  Status prepare(int64_t, int64_t) override { return {}; }
+  int64_t scratch_bytes() const override { return 64; }
+
+  Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) override {
+    scratch.array(DType::kF32, {16});
+    if (turns_.num_turns++ == turns_.fails_at_turn) return make_error(StatusCode::kInternal, "a fault on purpose");
+    if (state.kv_layers.size() != 1) ++turns_.num_faults;
+    for (DraftTask& task : tasks) {
+      for (size_t i = 0; i < task.rows.size(); ++i) {
+        const int64_t pos = task.first_pos + static_cast<int64_t>(i);
+        const Tokens seen(task.tokens.begin(), task.tokens.begin() + pos + 1);
+        if (pos + 1 >= std::ssize(task.tokens)) ++turns_.num_faults;
+        if (*model.hidden.row<float>(task.rows[i]) != fake_hidden(seen)) ++turns_.num_faults;
+        if (pos > 0 && *word(state, task, pos - 1) != key(seen, pos - 1)) ++turns_.num_holes;
+        *word(state, task, pos) = key(seen, pos);
+      }
+      guess(task, state);
+    }
+    return {};
+  }
+
+ private:
+  static uint64_t key(std::span<const int32_t> tokens, int64_t pos) {
+    return static_cast<uint64_t>(fake_hidden(tokens.first(static_cast<size_t>(pos) + 1))) + 7;
+  }
+  static uint64_t* word(const State& state, const DraftTask& task, int64_t pos) {
+    const KvPages& pages = state.kv_layers[0];
+    const int32_t page = task.page_table[pos / kPageTokens];
+    TF_CHECK(page >= 0 && page < pages.num_pages);
+    return reinterpret_cast<uint64_t*>(pages.key_page(page)) + pos % kPageTokens;
+  }
+  void guess(DraftTask& task, const State& state) {
+    if (task.max_tokens == 0) return;
+    const int64_t known = std::ssize(task.tokens);
+    for (int64_t i = 0; i < task.max_tokens; ++i) {
+      if (task.sampling[static_cast<size_t>(i)].pos != known + i) ++turns_.num_faults;
+      *word(state, task, known - 1 + i) = 1;  // gone by the next turn
+    }
+    const Tokens tokens(task.tokens.begin(), task.tokens.end());
+    for (const int32_t token : fake_reply(tokens, task.max_tokens, task.sampling[0])) {
+      const bool is_wrong = !turns_.is_right && ++turns_.num_guesses % 3 == 0;
+      task.draft->append(is_wrong ? (token + 1) % kFakeNanToken : token, 3);
+    }
+  }
+
+  FakeTurns& turns_;
+  std::vector<KvShape> layers_ = std::vector<KvShape>(1);
 };
 
 class VerifyTest : public testing::Test {
@@ -156,6 +224,101 @@ TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
   EXPECT_GT(num_preemptions, 20);
   EXPECT_GT(num_rounds, 1000);
   EXPECT_GT(num_partial, 5);
+}
+
+TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
+  int64_t num_preemptions = 0;
+  for (const DraftMode mode : {DraftMode::kModel, DraftMode::kAuto}) {
+    for (const bool is_right : {false, true}) {
+      for (const auto& [pass_tokens, max_sequences] :
+           {std::pair<int64_t, int64_t>{1, 3}, {7, 16}, {64, 3}, {512, 16}}) {
+        FakeTurns turns{.is_right = is_right};
+        EngineOptions options = drafting(nullptr, 5);
+        options.draft = mode;
+        options.pass_tokens = pass_tokens;
+        options.max_sequences = max_sequences;
+        options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+        if (pass_tokens == 64)  // a page has the drafter's layer too
+          options.kv_memory_bytes = 5 * (kPageBytes + kPageBytes / 2) + max_sequences * kSlotBytes;
+        hold_passes();
+        start(options);
+        std::vector<Request> requests;
+        std::vector<ReplyCollector> collectors(12);
+        for (uint64_t i = 0; i < 12; ++i) {
+          const auto n = static_cast<int64_t>(i);
+          requests.push_back(request(1 + n * 37 % 150, i, 1 + n * 29 % 150));
+          requests.back().draft = i % 5 != 4;
+          submit(requests.back(), collectors[i]);
+        }
+        gate_->count_down();
+        for (uint64_t i = 0; i < 12; ++i) {
+          const CollectedReply reply = collectors[i].wait();
+          ASSERT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens)) << "request " << i;
+          const DraftUsage& usage = reply.usage.speculative;
+          EXPECT_EQ(usage.drafter, !requests[i].draft         ? ""
+                                   : mode == DraftMode::kAuto ? "lookup+fake"
+                                                              : "fake");
+          if (is_right && mode == DraftMode::kModel) {
+            EXPECT_EQ(usage.accepted, usage.drafted);
+          }
+        }
+        const EngineStats stats = engine_->stats();
+        num_preemptions += stats.preemptions;
+        EXPECT_EQ(turns.num_faults, 0);
+        EXPECT_EQ(control_.num_faults, 0);
+        if (mode == DraftMode::kModel) {
+          EXPECT_EQ(turns.num_holes, 0);
+          if (pass_tokens > 1) {
+            EXPECT_GT(stats.draft_accepted_tokens, 200);
+          }
+          if (!is_right) {
+            EXPECT_LT(stats.draft_accepted_tokens, stats.draft_tokens);
+          }
+        }
+        engine_.reset();
+      }
+    }
+  }
+  EXPECT_GT(num_preemptions, 5);
+}
+
+TEST_F(VerifyTest, ADrafterThatFailsIsNotAskedAgain) {
+  for (const int64_t at : {0, 1, 5}) {
+    FakeTurns turns{.fails_at_turn = at};
+    EngineOptions options = drafting(nullptr, 4);
+    options.draft = DraftMode::kModel;
+    options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+    start(options);
+    const Request r = request(20, 2, 60);
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, 60));
+    EXPECT_EQ(turns.num_turns, at + 1);
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, 60));
+    EXPECT_EQ(turns.num_turns, at + 1);
+    engine_.reset();
+  }
+}
+
+TEST_F(VerifyTest, UsageSaysWhichDrafterWasRight) {
+  FakeTurns turns;
+  EngineOptions options = drafting(nullptr, 4);
+  options.draft = DraftMode::kModel;
+  options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+  start(options);
+  const DraftUsage usage = ask(request(20, 2, 61)).usage.speculative;
+  ASSERT_EQ(usage.drafters.size(), 1u);
+  EXPECT_EQ(usage.drafters[0].name, "fake");
+  EXPECT_EQ(usage.drafters[0].rounds, 12);  // five tokens each, after the prompt's one
+  EXPECT_EQ(usage.drafters[0].drafted, 48);
+  EXPECT_EQ(usage.drafters[0].accepted, 48);
+  EXPECT_GT(usage.computing_ms, 0);
+}
+
+TEST_F(VerifyTest, WithoutADrafterThatComputesTheModeIsRefused) {
+  model_ = make_fake_model(control_);
+  EngineOptions options;
+  options.draft = DraftMode::kModel;
+  EXPECT_EQ(Engine::create(model_, options).status().message(),
+            "fake has no draft head (MTP), and no draft model was given");
 }
 
 TEST_F(VerifyTest, RightGuessesSavePasses) {

@@ -178,6 +178,7 @@ class Column {
       return note(Outcome::kFailed, variation.name, other);
     }
     if (variation.guesser == Guesser::kNobody) return compare(variation, variation.name, *loaded);
+    if (variation.guesser == Guesser::kHead && (*loaded)->model->draft_head() == nullptr) return Outcome::kNotRun;
     Outcome outcome = Outcome::kSame;
     for (const int64_t width : variation.widths) {
       Variation of_width = variation;
@@ -205,10 +206,13 @@ class Column {
   }
 
   Result<std::shared_ptr<LoadedModel>> load(const Variation& variation) {
-    const LoadOptions& wish = variation.load;
+    LoadOptions wish = variation.load;
+    wish.with_draft_head = variation.guesser == Guesser::kHead;
+    if (variation.guesser == Guesser::kItself) wish.draft_folder = model_.folder;
     const std::string key =
-        fmt::format("{} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
-                    static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs);
+        fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
+                    static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs, wish.with_draft_head,
+                    wish.draft_folder.empty());
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;

@@ -46,6 +46,11 @@ EngineOptions engine_options(const Variation& variation, const Setting& setting)
   EngineOptions options = variation.engine;
   if (variation.guesser == Guesser::kNobody) return options;
   options.draft = variation.guesser == Guesser::kLookupMeasured ? DraftMode::kAuto : DraftMode::kLookup;
+  if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kItself) {
+    options.draft = DraftMode::kModel;
+    options.draft_confidence = 0;  // random models are sure of nothing
+    return options;
+  }
   if (variation.guesser != Guesser::kTape && variation.guesser != Guesser::kAdversary) return options;
   const bool is_right = variation.guesser == Guesser::kTape;
   options.make_drafter = [setting, is_right](const Request& request) -> std::unique_ptr<Drafter> {
@@ -76,9 +81,10 @@ Status check_guesses(const Variation& variation, const GuessCounts& counts) {
                       counts.guessed, counts.rounds, counts.right, expected);
   };
   // What a random model repeats is chance, and what pays depends on the machine.
-  if (variation.guesser != Guesser::kTape && variation.guesser != Guesser::kAdversary) return {};
+  if (variation.guesser == Guesser::kLookup || variation.guesser == Guesser::kLookupMeasured) return {};
   if (counts.rounds == 0) return fails("some");
-  if (variation.guesser == Guesser::kTape && counts.right != counts.guessed) return fails("all");
+  const bool is_right = variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself;
+  if (is_right && counts.right != counts.guessed) return fails("all");
   const bool may_be_right = variation.engine.draft_max > 1;
   if (variation.guesser == Guesser::kAdversary &&
       (counts.right >= counts.guessed || (counts.right > 0) != may_be_right))
@@ -307,6 +313,12 @@ std::vector<Variation> all_variations() {
       .engine.pass_tokens = 7;
   add_drafts("drafts: lookup, among 15 others", Guesser::kLookup, {5}, Company::kCrowd);
   add_drafts("drafts: wrong, among 15 others", Guesser::kAdversary, {5}, Company::kCrowd);
+  add_drafts("drafts: draft head", Guesser::kHead, {1, 4, 8});
+  add_drafts("drafts: draft head, together, chunks of 7", Guesser::kHead, {5}, Company::kTogether)
+      .engine.pass_tokens = 7;
+  add_drafts("drafts: the model itself", Guesser::kItself, {1, 8});
+  add_drafts("drafts: the model itself, together, of 7", Guesser::kItself, {5}, Company::kTogether)
+      .engine.pass_tokens = 7;
   add_drafts("drafts: wrong, preempted", Guesser::kAdversary, {4}, Company::kTogether).must_preempt = true;
   add_drafts("drafts: wrong, cancelled, asked again", Guesser::kAdversary, {6}, Company::kCancelled);
   return rows;

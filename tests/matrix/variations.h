@@ -27,6 +27,8 @@ enum class Guesser {
   kLookup,
   kLookupMeasured,  ///< As many guesses as are measured to pay: EngineOptions' kAuto.
   kTape,            ///< Right each time.
+  kHead,            ///< The model's own draft head; other models do not run the row.
+  kItself,          ///< The model as its own draft model: right each time, since both draw alike.
   kAdversary,       ///< Wrong at the first, the second, ... guess of each proposal in turn, right after it.
 };
 

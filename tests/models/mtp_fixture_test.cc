@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "drafters/mtp.h"
+#include "tests/models/drafter_runner.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
 
@@ -81,6 +83,29 @@ TEST_P(MtpFixture, InF32PairsAndChainedDraftsAgree) {
   }
   expect_close(logits, "mtp_chain_logits", vocab_size_);
   expect_close(hidden, "mtp_chain_hidden", hidden_size);
+}
+
+// In turns of seven positions, as a prompt's chunks are, and all at once. Guesses in between leave no trace.
+TEST_P(MtpFixture, TheDrafterProposesTheChain) {
+  for (const bool is_at_once : {false, true}) {
+    load_head(make_reference_ops(), {.compute_f32 = true});
+    const std::vector<int32_t> chain = read_i32(*file_, "mtp_chain_tokens");
+    const MtpModel parts = {*model_->model, *model_->ops, *model_->weights, vocab_size_};
+    DrafterRunner drafter(*model_->ops, std::make_unique<MtpDrafter>(parts), num_pairs_ + 8);
+    const int64_t turn_rows = is_at_once ? num_pairs_ : 7;
+    for (int64_t first = 0; first < num_pairs_; first += turn_rows) {
+      const int64_t end = std::min(first + turn_rows, num_pairs_);
+      const bool is_last = end == num_pairs_;
+      const Draft draft = drafter.turn(std::span(expected_.input_ids).first(end + 1), runner_->hidden(), first,
+                                       is_last ? std::ssize(chain) : first % 3);
+      EXPECT_TRUE(draft.is_chain());
+      EXPECT_EQ(std::ssize(draft.evidence), draft.size());
+      if (is_last)
+        EXPECT_EQ(draft.tokens, chain);
+      else
+        EXPECT_EQ(draft.size(), first % 3);
+    }
+  }
 }
 
 TEST_P(MtpFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {

@@ -59,6 +59,8 @@ uint64_t stored_state(uint64_t state, size_t layer, bool is_value) {
   return state ^ (2 * layer + (is_value ? 3 : 2)) << 1;
 }
 
+float hidden_of(uint64_t state) { return static_cast<float>(state >> 40); }
+
 void write_logits(uint64_t state, int32_t token, float* logits) {
   for (int64_t v = 0; v < kFakeVocabSize; ++v) {
     logits[v] = static_cast<float>(mix64(state + static_cast<uint64_t>(v)) >> 48) / 8192.0f;  // [0, 8)
@@ -104,6 +106,8 @@ class FakeOps final : public Ops {
       tokens[i] =
           draw({logits.row<float>(static_cast<int64_t>(i)), static_cast<size_t>(logits.dim(1))}, rows[i]);
   }
+
+  void token_probabilities(std::span<float>, View, std::span<const int32_t>) override { unused(); }
 
   Status check_linear(const LinearSpec&) const override { return {}; }
   int64_t packed_bytes(const LinearSpec&) const override { return 64; }
@@ -173,6 +177,7 @@ class FakeModel final : public Model {
         } else {
           *recurrent(state.recurrent_layers[0], rows) = running;
         }
+        if (outputs.hidden.data != nullptr) *outputs.hidden.row<float>(row) = hidden_of(running);
         const uint64_t state_here = running;
         if (next_logits == pass.logit_rows.size() || pass.logit_rows[next_logits] != row) continue;
         write_logits(state_here, pass.tokens[row],
@@ -276,6 +281,12 @@ std::shared_ptr<LoadedModel> make_fake_model(FakeModelControl& control) {
   model->model = std::make_unique<FakeModel>(control);
   model->weights = no_weights(*model->ops, control.device);
   return model;
+}
+
+float fake_hidden(std::span<const int32_t> tokens) {
+  uint64_t state = kStart;
+  for (const int32_t token : tokens) state = next_state(state, token);
+  return hidden_of(state);
 }
 
 std::vector<float> fake_logits(std::span<const int32_t> tokens) {

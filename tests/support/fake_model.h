@@ -63,6 +63,9 @@ std::shared_ptr<LoadedModel> make_fake_model(FakeModelControl& control);
 /// Logits [kFakeVocabSize] of the row of the last of `tokens`, computed from the tokens alone.
 std::vector<float> fake_logits(std::span<const int32_t> tokens);
 
+/// Outputs::hidden [1] of the row of the last of `tokens`.
+float fake_hidden(std::span<const int32_t> tokens);
+
 /// The tokens that follow `prompt` (num_tokens of them), drawn as FakeOps draws them.
 std::vector<int32_t> fake_reply(std::vector<int32_t> prompt, int64_t num_tokens, const SampleRow& sampling);
 

@@ -102,6 +102,10 @@ void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const Samp
   cpu::sample(context_, tokens, logits, rows);
 }
 
+void CpuOps::token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) {
+  cpu::token_probabilities(context_, probabilities, logits, tokens);
+}
+
 Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa) {
   CpuIsa many_rows_isa = isa;
   if (isa == CpuIsa::kBest) {

@@ -8,7 +8,9 @@
 #include <limits>
 
 #include "ops/cpu/sample_kernels.h"
+#include "ops/cpu/split.h"
 #include "ops/sampling_math.h"
+#include "ops/token_probability.h"
 
 namespace tensorfold::cpu {
 namespace {
@@ -161,6 +163,15 @@ void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<c
     for (int64_t i; (i = next_row.fetch_add(1, std::memory_order_relaxed)) < num_rows;) {
       tokens[i] = sampler.sample(logits.row<const float>(i), vocab_size, rows[i]);
     }
+  });
+}
+
+void token_probabilities(CpuContext& cpu, std::span<float> probabilities, View logits,
+                         std::span<const int32_t> tokens) {
+  const int64_t vocab_size = logits.dim(1);
+  for_row_blocks(cpu.pool, static_cast<int64_t>(tokens.size()), vocab_size, [&](int64_t i) {
+    probabilities[i] =
+        tokens[i] < 0 ? 0.0f : token_probability(logits.row<const float>(i), vocab_size, tokens[i]);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -254,18 +255,22 @@ void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
   if (fault_.ok() && !rows.empty()) launches_.add<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
 }
 
+/// Pinned memory for what `num_rows` rows are drawn, of which the host reads four bytes each. False: it failed.
+bool CudaOps::reserve_drawn(size_t num_rows) {
+  if (drawn_capacity_ >= num_rows) return true;
+  cudaFreeHost(drawn_);
+  drawn_ = nullptr, drawn_capacity_ = 0;
+  const auto capacity = static_cast<size_t>(bucket(static_cast<int64_t>(num_rows), 256));
+  void* host = nullptr;
+  Status status = to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
+  if (!status.ok()) return fail(std::move(status)), false;
+  drawn_ = static_cast<int32_t*>(host), drawn_capacity_ = capacity;
+  return true;
+}
+
 void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
   std::ranges::fill(tokens, -1);
-  if (!fault_.ok() || rows.empty()) return;
-  if (drawn_capacity_ < rows.size()) {
-    cudaFreeHost(drawn_);
-    drawn_ = nullptr, drawn_capacity_ = 0;
-    const auto capacity = static_cast<size_t>(bucket(std::ssize(rows), 256));
-    void* host = nullptr;
-    Status status = to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
-    if (!status.ok()) return fail(std::move(status));
-    drawn_ = static_cast<int32_t*>(host), drawn_capacity_ = capacity;
-  }
+  if (!fault_.ok() || rows.empty() || !reserve_drawn(rows.size())) return;
   std::vector<DeviceSampleRow> device_rows;
   for (const SampleRow& row : rows) device_rows.push_back(device_sample_row(row));
   launches_.add<launch_sample>(sample_launch(drawn_, logits, inputs_.add<DeviceSampleRow>(device_rows)));
@@ -273,6 +278,17 @@ void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const Sam
   if (!fault_.ok()) return;
   fault_ = wait();
   if (fault_.ok()) std::copy_n(drawn_, rows.size(), tokens.begin());
+}
+
+void CudaOps::token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) {
+  std::ranges::fill(probabilities, 0.0f);
+  if (!fault_.ok() || tokens.empty() || !reserve_drawn(tokens.size())) return;
+  auto* drawn = reinterpret_cast<float*>(drawn_);
+  launches_.add<launch_token_probabilities>(token_probabilities_launch(drawn, logits, inputs_.add<int32_t>(tokens)));
+  launch_recorded();
+  if (!fault_.ok()) return;
+  fault_ = wait();
+  if (fault_.ok()) std::memcpy(probabilities.data(), drawn_, tokens.size() * sizeof(float));
 }
 
 }  // namespace tensorfold::cuda

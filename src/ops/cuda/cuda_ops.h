@@ -55,6 +55,7 @@ class CudaOps final : public Ops {
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
+  void token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) override;
 
   /// Passes that were replayed as graphs.
   int64_t num_replays() const { return graphs_.num_replays(); }
@@ -63,6 +64,7 @@ class CudaOps final : public Ops {
   explicit CudaOps(const CudaOptions& options) : options_(options) {}
   /// `bytes` of device memory that nothing else uses until the next op that asks; null, and a fault, without memory.
   std::byte* scratch(int64_t bytes);
+  bool reserve_drawn(size_t num_rows);
   void fail(Status status);
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
@@ -89,7 +91,7 @@ class CudaOps final : public Ops {
 
   Buffer scratch_;
   std::vector<Buffer> outgrown_;  ///< Scratch that launches of this pass still use.
-  int32_t* drawn_ = nullptr;  ///< Pinned host memory, in which the device writes the tokens of sample().
+  int32_t* drawn_ = nullptr;  ///< Pinned host memory, in which the device writes what is drawn.
   size_t drawn_capacity_ = 0;
 };
 

@@ -25,4 +25,14 @@ SampleLaunch sample_launch(int32_t* tokens, View logits, const DeviceSampleRow* 
           .num_rows = static_cast<int32_t>(logits.dim(0))};
 }
 
+TokenProbabilitiesLaunch token_probabilities_launch(float* probabilities, View logits, const int32_t* tokens) {
+  TF_CHECK(logits.dtype == DType::kF32 && logits.rank == 2);
+  return {.logits = reinterpret_cast<const float*>(logits.data),
+          .logits_stride = logits.row_stride,
+          .tokens = tokens,
+          .probabilities = probabilities,
+          .vocab_size = static_cast<int32_t>(logits.dim(1)),
+          .num_rows = static_cast<int32_t>(logits.dim(0))};
+}
+
 }  // namespace tensorfold::cuda

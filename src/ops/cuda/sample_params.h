@@ -37,4 +37,16 @@ inline constexpr int kMaxSampleVocab = kSampleBlocks * kMaxSampleSlice;
 /// One kernel, whatever the rows ask for.
 void launch_sample(CUstream_st* stream, const SampleLaunch& launch);
 
+/// Ops::token_probabilities(). All pointers are to device memory, or to what the device can reach.
+struct TokenProbabilitiesLaunch {
+  const float* logits;      ///< Row r begins at logits + r * logits_stride.
+  int64_t logits_stride;    ///< Floats.
+  const int32_t* tokens;    ///< [num_rows], each in [0, vocab_size) or -1.
+  float* probabilities;     ///< [num_rows]
+  int32_t vocab_size;
+  int32_t num_rows;
+};
+
+void launch_token_probabilities(CUstream_st* stream, const TokenProbabilitiesLaunch& launch);
+
 }  // namespace tensorfold::cuda

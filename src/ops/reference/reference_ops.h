@@ -49,6 +49,7 @@ class ReferenceOps final : public Ops {
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
+  void token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) override;
 
  private:
   BackendInfo info_;

@@ -7,6 +7,7 @@
 #include "base/fp_env.h"
 #include "ops/reference/reference_ops.h"
 #include "ops/sampling_math.h"
+#include "ops/token_probability.h"
 
 namespace tensorfold {
 namespace {
@@ -77,6 +78,14 @@ void ReferenceOps::sample(std::span<int32_t> tokens, View logits, std::span<cons
       tokens[i] = draw(candidates, rows[i]);
     }
   }
+}
+
+void ReferenceOps::token_probabilities(std::span<float> probabilities, View logits,
+                                       std::span<const int32_t> tokens) {
+  ScopedFlushDenormals flush;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    probabilities[i] =
+        tokens[i] < 0 ? 0.0f : token_probability(logits.row<const float>(i), logits.dim(1), tokens[i]);
 }
 
 }  // namespace tensorfold

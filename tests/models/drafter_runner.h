@@ -1,0 +1,64 @@
+// A PassDrafter on its own: the memory that an engine would give it, and turns of one sequence.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "drafters/pass_drafter.h"
+#include "tests/support/test_model.h"
+
+namespace tensorfold {
+
+/// A drafter and the pages of one sequence, which lie in reverse order.
+class DrafterRunner {
+ public:
+  DrafterRunner(Ops& ops, std::unique_ptr<PassDrafter> drafter, int64_t max_tokens)
+      : ops_(ops), drafter_(std::move(drafter)), page_table_((max_tokens + kPageTokens - 1) / kPageTokens) {
+    std::iota(page_table_.rbegin(), page_table_.rend(), 0);
+    const auto num_pages = std::ssize(page_table_);
+    for (const KvShape& shape : drafter_->kv_layers()) {
+      const int64_t page_bytes = ops.kv_page_bytes(shape);
+      memory_.push_back(allocate(2 * num_pages * page_bytes));
+      std::byte* keys = memory_.back().data();
+      EXPECT_TRUE(ops.device().zero(keys, 2 * num_pages * page_bytes).ok());
+      pages_.push_back({shape, keys, keys + num_pages * page_bytes, page_bytes, num_pages});
+    }
+    EXPECT_TRUE(drafter_->prepare(/*max_tasks=*/2, max_tokens).ok());
+    scratch_ = allocate(drafter_->scratch_bytes());
+  }
+
+  /// A turn of `tokens`, of which the model computed the last positions, first_pos on, since the turn before: their
+  /// hidden states are the same rows of `hidden` [T, E]. Greedy guesses.
+  Draft turn(std::span<const int32_t> tokens, View hidden, int64_t first_pos, int64_t max_tokens) {
+    std::vector<int32_t> rows(std::ssize(tokens) - 1 - first_pos);
+    std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first_pos));
+    const std::vector<SampleRow> sampling(max_tokens, {.temperature = 0});
+    Draft draft;
+    DraftTask task{.tokens = tokens,
+                   .rows = rows,
+                   .first_pos = first_pos,
+                   .page_table = page_table_.data(),
+                   .max_tokens = max_tokens,
+                   .sampling = sampling,
+                   .draft = &draft};
+    Arena scratch(scratch_.data(), scratch_.size_bytes());
+    EXPECT_TRUE(drafter_->run({&task, 1}, {.hidden = hidden}, {pages_, {}}, scratch).ok());
+    return draft;
+  }
+
+ private:
+  Buffer allocate(int64_t bytes) { return ops_.device().allocate(bytes, "drafter").value(); }
+
+  Ops& ops_;
+  std::unique_ptr<PassDrafter> drafter_;
+  std::vector<int32_t> page_table_;
+  std::vector<Buffer> memory_;
+  std::vector<KvPages> pages_;
+  Buffer scratch_;
+};
+
+}  // namespace tensorfold
