@@ -259,11 +259,13 @@ Status Engine::Impl::start() {
     pass_drafter_name = drafter->name();
     log_info("{}: drafts by {}", model->name, pass_drafter_name);
   }
+  eos_ids = end_of_sequence_ids(*model);
   verifier = std::make_unique<Verifier>(
-      Verifier::Options{.max_tokens = options.draft_max, .is_measured = options.draft == DraftMode::kAuto},
+      Verifier::Options{.max_tokens = options.draft_max,
+                        .is_measured = options.draft == DraftMode::kAuto,
+                        .end_tokens = eos_ids},
       *scheduler,
       drafter != nullptr ? std::make_unique<DraftTurns>(std::move(drafter), *pool, *slots) : nullptr);
-  eos_ids = end_of_sequence_ids(*model);
   publish_stats();
   report_ignored_defaults(*model);
   log_info("{}: context {} tokens, {} sequences at a time, KV memory up to {} MB", model->name,

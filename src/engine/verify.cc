@@ -46,8 +46,10 @@ Status Verifier::propose(std::span<const PlannedRows> planned, const ModelRows& 
   for (const PlannedRows& rows : planned)
     if (rows.sequence->is_decoding()) search(*rows.sequence);
   if (turns_ != nullptr) TF_RETURN_IF_ERROR(compute(planned, model_rows, scratch));
-  for (const PlannedRows& rows : planned)
+  for (const PlannedRows& rows : planned) {
+    cut_at_end(*rows.sequence);
     if (!rows.sequence->drafts.draft.is_empty()) asked_.push_back(rows.sequence);
+  }
   if (!asked_.empty()) choose();
   return {};
 }
@@ -146,6 +148,18 @@ void Verifier::take_computed(double turn_ms) {
     std::swap(drafts.draft, entry.draft);
     drafts.source = DraftSource::kPassDrafter;
   }
+}
+
+/// Nothing of a chain counts after a token that ends the reply.
+void Verifier::cut_at_end(Sequence& sequence) const {
+  Draft& draft = sequence.drafts.draft;
+  if (sequence.ignore_eos || !draft.is_chain()) return;
+  const auto ends = [&](int32_t token) {
+    return std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end() ||
+           sequence.text.ends_reply(token);
+  };
+  const auto end = std::ranges::find_if(draft.tokens, ends);
+  if (end != draft.tokens.end()) draft.truncate(end - draft.tokens.begin() + 1);
 }
 
 void Verifier::choose() {

@@ -20,10 +20,11 @@ class Verifier {
   struct Options {
     int64_t max_tokens = 0;   ///< Of a sequence in a pass.
     bool is_measured = true;  ///< Drafts what is measured to pay; else whatever is proposed.
+    std::vector<int32_t> end_tokens = {};  ///< That end a reply, where the request lets them.
   };
   /// `turns` may be null. `scheduler` outlives this.
-  Verifier(const Options& options, Scheduler& scheduler, std::unique_ptr<DraftTurns> turns)
-      : options_(options), scheduler_(scheduler), turns_(std::move(turns)) {}
+  Verifier(Options options, Scheduler& scheduler, std::unique_ptr<DraftTurns> turns)
+      : options_(std::move(options)), scheduler_(scheduler), turns_(std::move(turns)) {}
 
   /// Fills Sequence::drafts.draft of the planned sequences that decode: at most as many tokens in all as the
   /// pass has room for. `model_rows` are those of the pass before. Fails only where the device fails to clear
@@ -49,6 +50,7 @@ class Verifier {
   Status add_turn_entry(Sequence& sequence, int64_t depth);
   Status compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch);
   void take_computed(double turn_ms);
+  void cut_at_end(Sequence& sequence) const;
   void choose();
   void keep_rows(std::span<const PlannedRows> planned);
   void learn(const PlannedRows& rows);

@@ -81,7 +81,9 @@ Status check_guesses(const Variation& variation, const GuessCounts& counts) {
                       counts.guessed, counts.rounds, counts.right, expected);
   };
   // What a random model repeats is chance, and what pays depends on the machine.
-  if (variation.guesser == Guesser::kLookup || variation.guesser == Guesser::kLookupMeasured) return {};
+  if (variation.guesser == Guesser::kNobody || variation.guesser == Guesser::kLookup ||
+      variation.guesser == Guesser::kLookupMeasured)
+    return {};
   if (counts.rounds == 0) return fails("some");
   const bool is_right = variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself;
   if (is_right && counts.right != counts.guessed) return fails("all");
