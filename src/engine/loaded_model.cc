@@ -85,7 +85,8 @@ struct FamilyModel {
 Result<FamilyModel> load_family_model(const std::string& folder, const HfConfig& config,
                                       const Tokenizer* tokenizer, Ops& ops, const LoadOptions& options) {
   FamilyModel loaded;
-  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
+  TF_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder));
+  if (options.with_draft_head) TF_RETURN_IF_ERROR(checkpoint.add_draft_head(folder));
   WeightTable table(config.model_type, checkpoint, config.quantization);
   TF_ASSIGN_OR_RETURN(loaded.model, make_model({config,
                                                 table,

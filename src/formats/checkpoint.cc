@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "formats/quantization_config.h"
 #include "formats/safetensors.h"
 
 namespace tensorfold {
@@ -83,6 +84,12 @@ Status no_tensors(const std::string& folder, const std::vector<std::string>& nam
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& folder, const FileSystem& files) {
+  TF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_main(folder, files));
+  checkpoint.num_main_files_ = checkpoint.num_files();
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_main(const std::string& folder, const FileSystem& files) {
   const std::string index_path = join_path(folder, kIndexName);
   if (!files.is_file(index_path)) return open_unindexed(folder, files);
   TF_ASSIGN_OR_RETURN(const std::string text, read_text_file(files, index_path, kMaxIndexBytes));
@@ -129,7 +136,19 @@ Result<Checkpoint> Checkpoint::open_unindexed(const std::string& folder, const F
 Result<Checkpoint> Checkpoint::open_file(const std::string& path, const FileSystem& files) {
   Checkpoint checkpoint;
   TF_RETURN_IF_ERROR(checkpoint.add_file(path, files));
+  checkpoint.num_main_files_ = checkpoint.num_files();
   return checkpoint;
+}
+
+Status Checkpoint::add_draft_head(const std::string& folder, const FileSystem& files) {
+  constexpr std::string_view kHead = "mtp";
+  const auto is_head = [](const auto& entry) { return canonical_module_name(entry.first).starts_with("mtp."); };
+  if (std::ranges::any_of(tensors_, is_head)) return {};
+  TF_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
+  for (const std::string& name : names)
+    if (name.starts_with(kHead) && name.ends_with(".safetensors"))
+      TF_RETURN_IF_ERROR(add_file(join_path(folder, name), files));
+  return {};
 }
 
 Status Checkpoint::add_file(const std::string& path, const FileSystem& files) {

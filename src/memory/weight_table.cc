@@ -101,7 +101,11 @@ Result<const TensorInfo*> WeightTable::require(std::string_view name) const {
 }
 
 Result<LinearSpec> WeightTable::describe_packed(const Stored& stored, const Expected& expected) const {
-  const std::optional<ModuleQuantization> how = quantization_->module(expected.module);
+  std::optional<ModuleQuantization> how = quantization_->module(expected.module);
+  // A side file was packed on its own; its shapes tell how.
+  const int64_t num_groups = stored.scales->shape.empty() ? 0 : stored.scales->shape.back();
+  if (checkpoint_->is_from_side_file(*stored.scales) && num_groups > 0 && expected.in % num_groups == 0)
+    how = {.mode = QuantMode::kAffine, .group_size = static_cast<int>(expected.in / num_groups)};
   if (!how)
     return corrupt("{}: has scales ({}), but {}", display_name(expected.module),
                    checkpoint_->file_name_of(*stored.scales),

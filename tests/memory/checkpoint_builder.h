@@ -49,14 +49,14 @@ class CheckpointBuilder {
 
   /// Writes "m/model.safetensors" into files().
   Checkpoint open() {
-    std::vector<TensorDeclaration> declarations;
-    for (const auto& [name, tensor] : tensors_) declarations.push_back(tensor.declaration);
-    SafetensorsWriter writer =
-        SafetensorsWriter::create("m/model.safetensors", declarations, {}, *files_).value();
-    for (const auto& [name, tensor] : tensors_)
-      TF_CHECK(writer.append(name, std::as_bytes(std::span(tensor.content))).ok());
-    TF_CHECK(writer.finish().ok());
+    write("m/model.safetensors", "", true);
     return Checkpoint::open("m", *files_).value();
+  }
+
+  /// The same, but for tensors whose names begin with `prefix`, which go to m/`side_file`.
+  void write_split(const std::string& prefix, const std::string& side_file) {
+    write("m/model.safetensors", prefix, false);
+    write("m/" + side_file, prefix, true);
   }
 
   MemoryFileSystem& files() { return *files_; }
@@ -66,6 +66,18 @@ class CheckpointBuilder {
     TensorDeclaration declaration;
     std::string content;
   };
+
+  /// The tensors whose names do (or do not) begin with `prefix`.
+  void write(const std::string& path, const std::string& prefix, bool with_prefix) {
+    std::vector<TensorDeclaration> declarations;
+    for (const auto& [name, tensor] : tensors_)
+      if (name.starts_with(prefix) == with_prefix) declarations.push_back(tensor.declaration);
+    SafetensorsWriter writer = SafetensorsWriter::create(path, declarations, {}, *files_).value();
+    for (const auto& [name, tensor] : tensors_)
+      if (name.starts_with(prefix) == with_prefix)
+        TF_CHECK(writer.append(name, std::as_bytes(std::span(tensor.content))).ok());
+    TF_CHECK(writer.finish().ok());
+  }
   std::map<std::string, Tensor> tensors_;
   std::shared_ptr<MemoryFileSystem> files_ = std::make_shared<MemoryFileSystem>();  ///< Shared by copies.
 };

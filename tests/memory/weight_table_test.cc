@@ -134,6 +134,33 @@ CheckpointBuilder mxfp4_words(DType scales, int64_t num_blocks) {
       .add("model.layers.0.a.scales", scales, {6, num_blocks});
 }
 
+TEST(WeightTable, ASideFileIsReadByItsShapesWhateverTheConfigSays) {
+  CheckpointBuilder builder;
+  builder.add("layers.0.a.weight", DType::kBF16, {4, 128}).add_packed("mtp.fc", {4}, 128);
+  QuantizationConfig of_128, none;
+  of_128.is_present = true;
+  of_128.defaults = {QuantMode::kAffine, 128, 8};
+  for (const QuantizationConfig& config : {of_128, none}) {
+    builder.write_split("mtp.", "mtp-4bit.safetensors");
+    Checkpoint checkpoint = Checkpoint::open("m", builder.files()).value();
+    ASSERT_TRUE(checkpoint.add_draft_head("m", builder.files()).ok());
+    WeightTable table("toy", checkpoint, config);
+    const LinearId id = table.linear(0, {"mtp.fc", 4, 128});
+    ASSERT_TRUE(table.status().ok()) << table.status().message();
+    EXPECT_EQ(table.manifest().linears.at(id.index).spec,
+              (LinearSpec{4, 128, WeightFormat::kAffine, DType::kBF16, 4, 32}));
+    EXPECT_FALSE(checkpoint.is_from_side_file(*checkpoint.find("layers.0.a.weight")));
+  }
+  // In the model's own files the config decides, and a file beside them is not looked at.
+  const Checkpoint whole = builder.open();
+  WeightTable table("toy", whole, of_128);
+  table.linear(0, {"mtp.fc", 4, 128});
+  EXPECT_FALSE(table.status().ok());
+  Checkpoint with_both = Checkpoint::open("m", builder.files()).value();
+  EXPECT_TRUE(with_both.add_draft_head("m", builder.files()).ok());
+  EXPECT_EQ(with_both.num_files(), 1);
+}
+
 TEST(WeightTable, Mxfp4IsKnownByItsTensorsWhateverTheConfigSays) {
   for (QuantMode mode : {QuantMode::kMxfp4, QuantMode::kAffine}) {
     QuantizationConfig quantization = four_bits_of_32();

@@ -77,8 +77,10 @@ std::vector<Tensor> one_by_one(const Tensor& fused) {
 
 class QwenLayouts : public GoldenFixture {
  protected:
-  /// Bytes of the prompt's logits and of the head's, from the fixture after `rewrite` of each tensor.
-  std::vector<float> outputs(const std::function<std::vector<Tensor>(Tensor)>& rewrite) {
+  /// Bytes of the prompt's logits and of the head's, from the fixture after `rewrite` of each tensor. With a
+  /// side_file those whose names begin with head_prefix are in that.
+  std::vector<float> outputs(const std::function<std::vector<Tensor>(Tensor)>& rewrite,
+                             const std::string& head_prefix = "", const std::string& side_file = "") {
     CheckpointBuilder builder;
     const Checkpoint stored = Checkpoint::open(folder_).value();
     for (const auto& [name, info] : stored.tensors()) {
@@ -87,7 +89,11 @@ class QwenLayouts : public GoldenFixture {
       for (Tensor& result : rewrite(std::move(tensor)))
         builder.add(result.name, result.dtype, result.shape, result.bytes);
     }
-    builder.open();
+    if (side_file.empty()) {
+      builder.open();
+    } else {
+      builder.write_split(head_prefix, side_file);
+    }
     builder.files().put("m/config.json",
                         read_text_file(posix_file_system(), folder_ + "/config.json", 1 << 20).value());
     return run(load_test_model("m", make_reference_ops(), {}, builder.files()));
@@ -128,6 +134,19 @@ TEST_P(QwenLayouts, AnMlxFolderWithAHeadShiftedOrNotHasTheSameBits) {
     return as_it_is(std::move(tensor));
   });
   EXPECT_NE(unshifted, expected) << "turned convolutions say that norms are shifted";
+}
+
+TEST_P(QwenLayouts, AHeadInAFileBesideTheModelHasTheSameBits) {
+  const std::vector<float> expected = outputs(as_it_is);
+  EXPECT_EQ(outputs(as_it_is, "mtp.", "mtp.safetensors"), expected);
+  const std::vector<float> mlx = outputs(
+      [&](Tensor tensor) {
+        if (is_shifted_norm(tensor)) shift(tensor);
+        turn_to_mlx(tensor);
+        return as_it_is(std::move(tensor));
+      },
+      "language_model.mtp.", "mtp-4bit.safetensors");
+  EXPECT_EQ(mlx, expected);
 }
 
 /// Those with experts.

@@ -163,5 +163,51 @@ TEST(SampleReference, InfinitiesAndNaN) {
   EXPECT_EQ(support({-kInf, -kInf, -kInf, -kInf}, {}), Tokens{-1});
 }
 
+// Probabilities of tokens.
+
+TEST_P(SampleOnEveryIsa, ProbabilitiesEqualTheReference) {
+  Random random(5);
+  for (const int64_t n : {1, 3, 64, 1000, 20000}) {
+    for (const int kind : {0, 1, 3, 4, 6, 11}) {
+      Array logits(DType::kF32, 5, n);
+      for (int64_t t = 0; t < 5; ++t) {
+        const std::vector<float> row = logits_of_kind(kind, n, random);
+        for (int64_t v = 0; v < n; ++v) logits.set(t, v, row[v]);
+      }
+      const auto last = static_cast<int32_t>(n - 1);
+      const std::vector<int32_t> tokens = {0, last, -1, static_cast<int32_t>(n / 2), last / 3};
+      std::vector<float> expected(5);
+      reference().token_probabilities(expected, logits.view(), tokens);
+      for (auto& ops : backends()) {
+        std::vector<float> found(5, -1.0f);
+        ops->token_probabilities(found, logits.view(), tokens);
+        EXPECT_EQ(found, expected) << n << " logits of kind " << kind;
+      }
+    }
+  }
+}
+
+TEST(TokenProbabilities, AreTheSoftmax) {
+  Random random(6);
+  auto ops = make_reference_ops();
+  for (const float scale : {0.1f, 3.0f, 30.0f}) {
+    Array logits(DType::kF32, 1, 1000);
+    logits.fill(random, scale);
+    double largest = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < 1000; ++v) largest = std::max(largest, double{logits.get(0, v)});
+    for (int64_t v = 0; v < 1000; ++v) sum += std::exp(logits.get(0, v) - largest);
+    for (int32_t token = 0; token < 1000; token += 7) {
+      float probability = -1;
+      ops->token_probabilities({&probability, 1}, logits.view(), {&token, 1});
+      const double expected = std::exp(logits.get(0, token) - largest) / sum;
+      EXPECT_NEAR(probability, expected, 1e-6 * expected + 1e-12);
+    }
+  }
+  const int32_t none = -1;
+  float probability = -1;
+  ops->token_probabilities({&probability, 1}, Array(DType::kF32, 1, 10).view(), {&none, 1});
+  EXPECT_EQ(probability, 0);
+}
+
 }  // namespace
 }  // namespace tensorfold::test

@@ -12,7 +12,8 @@ Result<std::unique_ptr<TestModel>> load_test_model(const std::string& folder, st
                                                    const ModelOptions& options, const FileSystem& files) {
   auto result = std::make_unique<TestModel>();
   TF_ASSIGN_OR_RETURN(result->config, read_hf_config(folder, files));
-  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder, files));
+  TF_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder, files));
+  if (options.with_draft_head) TF_RETURN_IF_ERROR(checkpoint.add_draft_head(folder, files));
   WeightTable table(result->config.model_type, checkpoint, result->config.quantization);
   TF_ASSIGN_OR_RETURN(result->model, make_model({result->config, table, options}));
   result->ops = std::move(ops);

@@ -491,5 +491,33 @@ TEST(CudaSample, NoRowsAreNoLaunch) {
   cuda_check(cudaGetLastError());
 }
 
+TEST(CudaTokenProbabilities, AreThoseOfTheDefinitionButForTheLastBits) {
+  if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
+  Random random(7);
+  const auto reference = make_reference_ops();
+  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{1000}, int64_t{248320}}) {
+    const int64_t num_rows = 5, stride = n + 3;
+    std::vector<float> values(num_rows * stride, 1e30f);  // between rows: not to be read
+    for (int64_t t = 0; t < num_rows; ++t)
+      for (int64_t v = 0; v < n; ++v) values[t * stride + v] = 4.0f * random.normal();
+    const auto last = static_cast<int32_t>(n - 1);
+    const std::vector<int32_t> tokens = {0, last, -1, last / 2, last / 3};
+    View on_host(values.data(), DType::kF32, {num_rows, n});
+    on_host.row_stride = stride;
+    std::vector<float> expected(num_rows);
+    reference->token_probabilities(expected, on_host, tokens);
+    const DeviceArray<float> logits(values), probabilities(std::vector<float>(num_rows, -1.0f));
+    const DeviceArray<int32_t> device_tokens(tokens);
+    View view(logits.data(), DType::kF32, {num_rows, n});
+    view.row_stride = stride;
+    launch_token_probabilities(nullptr,
+                               token_probabilities_launch(probabilities.data(), view, device_tokens.data()));
+    cuda_check(cudaDeviceSynchronize());
+    const std::vector<float> found = probabilities.download();
+    for (int64_t t = 0; t < num_rows; ++t) EXPECT_NEAR(found[t], expected[t], 1e-4f * expected[t]) << n << " " << t;
+    EXPECT_TRUE(probabilities.guards_intact());
+  }
+}
+
 }  // namespace
 }  // namespace tensorfold::cuda
