@@ -132,6 +132,12 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                                                 num_right);
     };
   };
+  const auto tree = [reply_to, vocab_size](const TreeTapeDrafter::Shape& shape) {
+    return [reply_to, vocab_size, shape](const Request& request) {
+      return std::make_unique<TreeTapeDrafter>(std::ssize(request.prompt), reply_to(request), vocab_size,
+                                               shape);
+    };
+  };
   return {{.name = "always wrong", .factory = adversary(0)},
           {.name = "wrong here and there", .factory = adversary(-1)},
           {.name = "always right",
@@ -139,6 +145,9 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                [reply_to](const Request& request) {
                  return std::make_unique<TapeDrafter>(std::ssize(request.prompt), reply_to(request));
                }},
+          {.name = "trees, right last", .factory = tree({.num_before = 1, .num_after = 0})},
+          {.name = "trees, wrong here and there",
+           .factory = tree({.num_before = 1, .num_after = 1, .num_right = -1})},
           {.name = "lookup", .mode = DraftMode::kLookup},
           {.name = "auto", .mode = DraftMode::kAuto}};
 }

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "drafters/drafter.h"
 #include "drafters/policy.h"
+#include "engine/draft_branches.h"
 #include "engine/engine.h"
 #include "engine/kv_pages.h"
 #include "engine/state_slots.h"
@@ -18,10 +19,14 @@ namespace tensorfold {
 
 /// What the engine knows of a sequence's drafts. Without a drafter it is decoded serially.
 struct SequenceDrafts {
+  explicit SequenceDrafts(KvPagePool& pool) : branches(pool) {}
+
   std::unique_ptr<Drafter> drafter;
   int64_t num_shown = 0;           ///< Tokens of the sequence that the drafter was told.
   Draft draft;                     ///< What the next pass verifies of its proposal.
-  int64_t num_accepted = 0;        ///< By the last pass, of the draft.
+  DraftBranches branches;          ///< Of the draft, while a pass verifies it.
+  int64_t num_accepted = 0;        ///< By the last pass, of the draft: guesses that follow each other.
+  int64_t last_accepted = -1;      ///< The last of them; -1: none.
   int64_t num_passes_avoided = 0;  ///< By the last pass.
   Acceptance acceptance;
   DraftLoss loss;
@@ -36,7 +41,7 @@ struct SequenceDrafts {
 /// sequence as it was.
 struct Sequence {
   Sequence(KvPagePool& pool, StateSlotPool& slots, TextStream text_stream)
-      : pages(pool), state(slots), text(std::move(text_stream)) {}
+      : pages(pool), state(slots), text(std::move(text_stream)), drafts(pool) {}
 
   RequestId id = 0;             ///< Given when the request is queued; later requests have larger ones.
   std::vector<int32_t> tokens;  ///< The prompt, then what was generated.

@@ -57,7 +57,7 @@ void Verifier::choose(int64_t max_rows) {
 
 void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms) {
   int64_t num_drafted = 0;
-  for (const PlannedRows& rows : planned) num_drafted += rows.num_drafted;
+  for (const PlannedRows& rows : planned) num_drafted += rows.num_drafted + rows.num_repeated;
   if (known_.only_decodes) costs_.add(known_.num_rows + num_drafted, pass_ms);
   const double serial_ms = costs_.estimate(known_.num_rows);
   const double extra_ms = std::max(0.0, costs_.estimate(known_.num_rows + num_drafted) - serial_ms);
@@ -66,7 +66,8 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms)
     if (drafts.drafter == nullptr) continue;
     double own_extra_ms = 0, saved_ms = 0;
     if (rows.num_drafted > 0) {
-      own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted) / static_cast<double>(num_drafted);
+      own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
+                     static_cast<double>(num_drafted);
       saved_ms = serial_ms * static_cast<double>(drafts.num_passes_avoided) /
                  static_cast<double>(known_.num_sequences);
       drafts.acceptance.add(drafts.draft.evidence, rows.num_drafted, drafts.num_accepted);
@@ -75,6 +76,7 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms)
     drafts.loss.add(pass_ms, own_extra_ms, saved_ms);
     drafts.draft.clear();
     drafts.num_accepted = drafts.num_passes_avoided = 0;
+    drafts.last_accepted = -1;
   }
 }
 
