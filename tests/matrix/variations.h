@@ -28,6 +28,8 @@ enum class Guesser {
   kLookupMeasured,  ///< As many guesses as are measured to pay: EngineOptions' kAuto.
   kTape,            ///< Right each time.
   kAdversary,       ///< Wrong at the first, the second, ... guess of each proposal in turn, right after it.
+  kTree,            ///< Trees whose last branch is right: never the first.
+  kTreeAdversary,   ///< Trees of which no branch is right beyond no, one, two, ... guesses in turn.
 };
 
 struct Variation {
