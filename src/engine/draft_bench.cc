@@ -132,8 +132,9 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                                                 num_right);
     };
   };
-  const auto tree = [reply_to, vocab_size](const TreeTapeDrafter::Shape& shape) {
-    return [reply_to, vocab_size, shape](const Request& request) {
+  const auto tree = [reply_to, vocab_size](int64_t num_after, int64_t num_right) {
+    return [=](const Request& request) {
+      const TreeTapeDrafter::Shape shape{.num_before = 1, .num_after = num_after, .num_right = num_right};
       return std::make_unique<TreeTapeDrafter>(std::ssize(request.prompt), reply_to(request), vocab_size,
                                                shape);
     };
@@ -145,9 +146,8 @@ std::vector<NamedDrafter> drafters_under_test(const std::vector<DraftWorkload>& 
                [reply_to](const Request& request) {
                  return std::make_unique<TapeDrafter>(std::ssize(request.prompt), reply_to(request));
                }},
-          {.name = "trees, right last", .factory = tree({.num_before = 1, .num_after = 0})},
-          {.name = "trees, wrong here and there",
-           .factory = tree({.num_before = 1, .num_after = 1, .num_right = -1})},
+          {.name = "trees, right last", .factory = tree(0, kMaxDraftTokens)},
+          {.name = "trees, wrong somewhere", .factory = tree(1, -1)},
           {.name = "lookup", .mode = DraftMode::kLookup},
           {.name = "auto", .mode = DraftMode::kAuto}};
 }
