@@ -79,6 +79,10 @@ class CpuDevice final : public Device {
     if (size_bytes > 0) std::memset(device, 0, static_cast<size_t>(size_bytes));
     return {};
   }
+  Status copy(std::byte* to, const std::byte* from, int64_t size_bytes) override {
+    if (size_bytes > 0) std::memcpy(to, from, static_cast<size_t>(size_bytes));
+    return {};
+  }
 
  private:
   void free(std::byte* data, int64_t size_bytes) override { munmap(data, static_cast<size_t>(size_bytes)); }

@@ -114,6 +114,12 @@ class CudaDevice final : public Device {
     cudaSetDevice(ordinal_);
     return to_status(cudaMemsetAsync(device, 0, size_bytes, nullptr), "clearing device memory");
   }
+  Status copy(std::byte* to, const std::byte* from, int64_t size_bytes) override {
+    if (size_bytes == 0) return {};
+    cudaSetDevice(ordinal_);
+    return to_status(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice, nullptr),
+                     "copying device memory");
+  }
 
  private:
   void free(std::byte* data, int64_t size_bytes) override {

@@ -18,7 +18,7 @@ struct CudaDeviceOptions {
 /// kernels were built for.
 ///
 /// Every copy and zero() is ordered before the work that is launched afterwards on blocking streams of the device;
-/// zero() does not wait for it.
+/// zero() and copy() do not wait for it.
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options);
 
 /// What the runtime says of a device.

@@ -57,6 +57,10 @@ class Device {
   virtual Status copy_to_host(std::byte* host, const std::byte* device, int64_t size_bytes) = 0;
   virtual Status zero(std::byte* device, int64_t size_bytes) = 0;
 
+  /// Copies within this device's memory; the two blocks do not overlap. Whatever is asked of the device later finds
+  /// it done.
+  virtual Status copy(std::byte* to, const std::byte* from, int64_t size_bytes) = 0;
+
  private:
   friend class Buffer;
   virtual void free(std::byte* data, int64_t size_bytes) = 0;

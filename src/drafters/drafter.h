@@ -42,10 +42,18 @@ struct Draft {
     evidence.clear();
   }
   /// Lengthens a chain.
-  void append(int32_t token, int token_evidence = 0) {
-    parents.push_back(static_cast<int32_t>(size()) - 1);
+  void append(int32_t token, int token_evidence = 0) { append_to(size() - 1, token, token_evidence); }
+  /// Adds a guess that follows guess `parent`, or the sequence's last token (-1).
+  void append_to(int64_t parent, int32_t token, int token_evidence = 0) {
+    parents.push_back(static_cast<int32_t>(parent));
     tokens.push_back(token);
     evidence.push_back(static_cast<uint8_t>(token_evidence));
+  }
+  /// The guess of `token` that follows guess `parent`, or the sequence's last token (-1); -1: there is none.
+  int64_t find_child(int64_t parent, int32_t token) const {
+    for (int64_t i = parent + 1; i < size(); ++i)
+      if (parents[i] == parent && tokens[i] == token) return i;
+    return -1;
   }
   /// Keeps the first `count` guesses: a tree still, because parents come first.
   void truncate(int64_t count) {
@@ -53,6 +61,16 @@ struct Draft {
     tokens.resize(static_cast<size_t>(count));
     parents.resize(static_cast<size_t>(count));
     evidence.resize(static_cast<size_t>(count));
+  }
+  /// Keeps these guesses, by index, in this order; what a guess follows must be kept and come before it.
+  void keep(std::span<const int32_t> order) {
+    Draft kept;
+    std::vector<int32_t> index_of(tokens.size(), -1);
+    for (const int32_t i : order) {
+      index_of[i] = static_cast<int32_t>(kept.size());
+      kept.append_to(parents[i] < 0 ? -1 : index_of[parents[i]], tokens[i], evidence[i]);
+    }
+    *this = std::move(kept);
   }
 };
 

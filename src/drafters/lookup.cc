@@ -23,8 +23,10 @@ int evidence_of(int64_t match_length) {
 
 }  // namespace
 
-LookupDrafter::LookupDrafter(const LookupOptions& options) : options_(options) {
-  TF_CHECK(options.max_match >= kOrders[0] && options.max_candidates >= 1 && options.max_tokens >= 16);
+LookupDrafter::LookupDrafter(const LookupOptions& options)
+    : options_(options), branches_(static_cast<size_t>(std::max<int64_t>(options.max_branches, 1))) {
+  TF_CHECK(options.max_match >= kOrders[0] && options.max_candidates >= 1 && options.max_tokens >= 16 &&
+           options.max_branches >= 1);
   for (size_t i = 0; i < chains_.size(); ++i) {
     chains_[i].order = kOrders[i];
     chains_[i].heads.assign(kFirstHeads, -1);
@@ -90,38 +92,68 @@ int64_t LookupDrafter::match_length(int64_t pos) const {
   return length;
 }
 
-LookupDrafter::Match LookupDrafter::find(const Chains& chains) {
-  Match best;
+/// Whether the token at `end` follows none of the matches so far, and is one.
+bool LookupDrafter::is_followed_anew(int64_t end) const {
+  return tokens_[end] != kEndOfText &&
+         std::none_of(matches_.begin(), matches_.end(),
+                      [&](const Match& match) { return tokens_[match.end] == tokens_[end]; });
+}
+
+/// Fills matches_.
+void LookupDrafter::find(const Chains& chains) {
+  matches_.clear();
   const int64_t last = num_tokens() - 1;
-  if (last < 0 || run_lengths_[last] < chains.order) return best;
+  if (last < 0 || run_lengths_[last] < chains.order) return;
   int32_t pos = chains.previous[last];
+  int64_t longest = 0;
   for (int64_t i = 0; i < options_.max_candidates && pos >= 0; ++i, pos = chains.previous[pos]) {
     ++num_candidates_;
     const int64_t length = match_length(pos);
-    if (length > best.length) best = {.end = pos + 1, .length = length};
-    if (best.length == options_.max_match) break;  // an older one cannot be longer
+    if (length < chains.order) continue;
+    if (length > longest) {
+      longest = length;
+      matches_.assign(1, {.end = pos + 1, .length = length});
+    } else if (length == longest && std::ssize(matches_) < options_.max_branches &&
+               is_followed_anew(pos + 1)) {
+      matches_.push_back({.end = pos + 1, .length = length});
+    }
+    // An older one cannot be longer.
+    if (longest == options_.max_match && std::ssize(matches_) == options_.max_branches) break;
   }
-  return best.length >= chains.order ? best : Match{};
 }
 
 void LookupDrafter::propose(int64_t max_tokens, Draft& draft) {
   draft.clear();
   ++stats_.searches;
-  Match match;
+  matches_.clear();
   for (const Chains& chains : chains_)
-    if (match.length == 0) match = find(chains);
-  if (match.length == 0) return;
-  const int64_t count = std::min(max_tokens, kMaxDraftTokens);
-  const int evidence = evidence_of(match.length);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t pos = match.end + i;
-    const int32_t token = pos < num_tokens() ? tokens_[pos] : draft.tokens[pos - num_tokens()];
-    if (token == kEndOfText) break;
-    draft.append(token, evidence);
-  }
+    if (matches_.empty()) find(chains);
+  if (matches_.empty()) return;
+  extend_branches(std::min(max_tokens, kMaxDraftTokens), draft);
   if (draft.is_empty()) return;
   ++stats_.matches;
-  stats_.match_tokens += match.length;
+  stats_.match_tokens += matches_.front().length;
+}
+
+/// Adds a guess to each branch in turn until there are `count`, or none goes on.
+void LookupDrafter::extend_branches(int64_t count, Draft& draft) {
+  for (Branch& branch : branches_) {
+    branch.tokens.clear();
+    branch.last = -1;
+  }
+  for (int64_t depth = 0, size = -1; draft.size() < count && draft.size() > size; ++depth) {
+    size = draft.size();
+    for (size_t i = 0; i < matches_.size() && draft.size() < count; ++i) {
+      Branch& branch = branches_[i];
+      if (std::ssize(branch.tokens) < depth) continue;  // its text has ended
+      const int64_t pos = matches_[i].end + depth;
+      const int32_t token = pos < num_tokens() ? tokens_[pos] : branch.tokens[pos - num_tokens()];
+      if (token == kEndOfText) continue;
+      draft.append_to(branch.last, token, evidence_of(matches_[i].length));
+      branch.last = draft.size() - 1;
+      branch.tokens.push_back(token);
+    }
+  }
 }
 
 void LookupDrafter::forget_older_half() {

@@ -20,11 +20,16 @@ struct LookupOptions {
   /// Tokens that are searched; when there are as many, the older half is forgotten. Bounds memory, at some 24
   /// bytes a token. At least 16.
   int64_t max_tokens = int64_t{1} << 20;
+  /// Continuations that a proposal offers where the longest occurrences were followed by different tokens; 1:
+  /// the most recent one, a chain. More: the guesses asked for are spread over as many branches of a tree.
+  int64_t max_branches = 1;
 };
 
 /// The most recent of the longest earlier occurrences of the sequence's last tokens, 2 tokens at least, and
 /// what followed it. Where that runs past the end of the text it goes on with the proposal itself, so that a
-/// text of any period is proposed as far as is asked.
+/// text of any period is proposed as far as is asked. Of occurrences of that length that were followed by
+/// other tokens up to max_branches - 1 more are offered, the most recent first, each as a branch from the
+/// start; the guesses are then in order of depth, so that a shorter draft has the start of every branch.
 ///
 /// The index is a hash chain for each of two orders: positions whose last `order` tokens hash alike, most
 /// recent first. A suffix of the higher order is looked up there, which finds long matches that are far back
@@ -53,6 +58,11 @@ class LookupDrafter final : public Drafter {
     int64_t end = 0;  ///< The position after the occurrence.
     int64_t length = 0;
   };
+  /// What a proposal guesses after a match.
+  struct Branch {
+    std::vector<int32_t> tokens;
+    int64_t last = -1;  ///< Of the proposal: the last of them.
+  };
   /// Positions by the hash of the `order` tokens that end there.
   struct Chains {
     int64_t order = 0;
@@ -65,13 +75,18 @@ class LookupDrafter final : public Drafter {
   void rebuild(Chains& chains);
   size_t bucket(const Chains& chains, int64_t pos) const;
   int64_t match_length(int64_t pos) const;
-  Match find(const Chains& chains);
+  void find(const Chains& chains);
+  bool is_followed_anew(int64_t end) const;
+  void extend_branches(int64_t count, Draft& draft);
   void forget_older_half();
 
   LookupOptions options_;
   std::vector<int32_t> tokens_;       ///< Texts, kEndOfText after each, then the sequence.
   std::vector<int32_t> run_lengths_;  ///< By position: tokens since the last kEndOfText, itself included.
   std::array<Chains, 2> chains_;      ///< Higher order first.
+  /// Of the last search: the longest, most recent first, each followed by another token.
+  std::vector<Match> matches_;
+  std::vector<Branch> branches_;  ///< Of the last proposal: max_branches, one after each match.
   DrafterStats stats_;
   int64_t num_candidates_ = 0;
 };

@@ -1,5 +1,5 @@
-// Drafters that know the reply: one that is always right and one that is always wrong. For tests and for
-// `bench verify`, which prove that neither changes a byte.
+// Drafters that know the reply: one that is always right, one that is always wrong, and one that hides the
+// reply in a tree. For tests and for `bench verify`, which prove that none of them changes a byte.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,33 @@ class AdversaryDrafter final : public TapeDrafter {
  private:
   int64_t vocab_size_;
   int64_t num_right_;
+  int64_t num_proposals_ = 0;
+};
+
+/// Proposes trees around the recorded reply: at each depth the reply's token between wrong ones, each of
+/// which is followed by the reply's next token, which an engine that took one branch for another would
+/// accept.
+class TreeTapeDrafter final : public TapeDrafter {
+ public:
+  struct Shape {
+    /// Wrong tokens of a depth before the reply's, and after it. With none before it the first branch is
+    /// right.
+    int64_t num_before = 1;
+    int64_t num_after = 0;
+    /// Depths at which there is the reply's token; at the next one it is wrong too, and goes on with the
+    /// reply. -1: 0, 1, 2, ... in turn.
+    int64_t num_right = kMaxDraftTokens;
+  };
+  /// vocab_size is more than num_before + num_after + 1.
+  TreeTapeDrafter(int64_t num_prompt_tokens, std::vector<int32_t> reply, int64_t vocab_size,
+                  const Shape& shape);
+
+  std::string_view name() const override { return "tree tape"; }
+  void propose(int64_t max_tokens, Draft& draft) override;
+
+ private:
+  int64_t vocab_size_;
+  Shape shape_;
   int64_t num_proposals_ = 0;
 };
 

@@ -134,6 +134,13 @@ std::vector<NamedDrafter> drafters_under_test(const LoadedModel& model,
                                                 num_right);
     };
   };
+  const auto tree = [reply_to, vocab_size](int64_t num_after, int64_t num_right) {
+    return [=](const Request& request) {
+      const TreeTapeDrafter::Shape shape{.num_before = 1, .num_after = num_after, .num_right = num_right};
+      return std::make_unique<TreeTapeDrafter>(std::ssize(request.prompt), reply_to(request), vocab_size,
+                                               shape);
+    };
+  };
   std::vector<NamedDrafter> drafters = {
           {.name = "always wrong", .factory = adversary(0)},
           {.name = "wrong here and there", .factory = adversary(-1)},
@@ -142,6 +149,8 @@ std::vector<NamedDrafter> drafters_under_test(const LoadedModel& model,
                [reply_to](const Request& request) {
                  return std::make_unique<TapeDrafter>(std::ssize(request.prompt), reply_to(request));
                }},
+          {.name = "trees, right last", .factory = tree(0, kMaxDraftTokens)},
+          {.name = "trees, wrong somewhere", .factory = tree(1, -1)},
           {.name = "lookup", .mode = DraftMode::kLookup},
           {.name = "auto", .mode = DraftMode::kAuto}};
   if (model.draft_model != nullptr) {

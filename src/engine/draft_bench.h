@@ -53,8 +53,9 @@ struct VerifyResult {
 };
 
 /// Decodes each workload serially, then with a drafter that is always wrong, one that is wrong at each place
-/// in turn, one that is always right (a tape of the serial reply), and each real one, and compares tokens and
-/// the bits of their logits. Errors: an engine does not start, or a request is refused or fails.
+/// in turn, one that is always right (a tape of the serial reply), trees with the reply in their last branch
+/// and trees that part from it at each depth in turn, and each real drafter, and compares tokens and the bits
+/// of their logits. Errors: an engine does not start, or a request is refused or fails.
 Result<std::vector<VerifyResult>> verify_drafts(const std::shared_ptr<LoadedModel>& model,
                                                 const VerifyBench& bench);
 

@@ -67,12 +67,12 @@ void report_ignored_defaults(const LoadedModel& model) {
       model.name, fmt::join(model.generation.ignored, ", "));
 }
 
-/// Drafted rows of a pass: as many as one sequence may have, or some of each of several. Each takes a row of
-/// logits and of recurrent inputs.
+/// Drafted rows of a pass: as many as one sequence may have, twice that for the rows that the branches of a
+/// tree repeat, or some of each of several. Each takes a row of logits and of recurrent inputs.
 int64_t max_drafted_rows(const EngineOptions& options) {
   constexpr int64_t kSeveral = 32;
   if (options.draft == DraftMode::kOff) return 0;
-  return std::clamp(kSeveral, options.draft_max, options.draft_max * options.max_sequences);
+  return std::clamp(kSeveral, options.draft_max, 2 * options.draft_max * options.max_sequences);
 }
 
 /// The drafter that EngineOptions::draft means for a request, or null.
@@ -176,7 +176,7 @@ struct Engine::Impl {
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Verifier> verifier;
-  std::vector<int64_t> num_accepted;  ///< Of each planned entry whose sequence goes on.
+  std::vector<AcceptedRows> accepted;  ///< Of each planned entry; none where its sequence has ended.
   std::vector<Delivery> deliveries;
   EngineStats counters;
 
@@ -204,7 +204,7 @@ struct Engine::Impl {
   Result<std::span<const PlannedRows>> plan();
   Status run_planned(std::span<const PlannedRows> planned);
   void accept_rows(std::span<const PlannedRows> planned);
-  int64_t accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row);
+  AcceptedRows accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row);
   Status accept_token(Sequence& sequence, int64_t logit_row, Event& event);
   void append_token(Sequence& sequence, int32_t token, std::span<const float> logits, Event& event) const;
   void count_drafts(Sequence& sequence, int64_t num_drafted, int64_t num_tokens);
@@ -334,50 +334,57 @@ Status Engine::Impl::run_planned(std::span<const PlannedRows> planned) {
   ++counters.passes;
   if (!status.ok()) return status;
   accept_rows(planned);
-  const Status committed = runner->commit(planned, num_accepted);
+  const Status committed = runner->commit(planned, accepted);
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
   scheduler->return_draft_pages();
-  verifier->finish_pass(planned, elapsed.count());
+  verifier->finish_pass(planned, accepted, elapsed.count());
   for (size_t i = 0; i < planned.size() && !committed.ok(); ++i)
-    if (num_accepted[i] > 0) fail(*planned[i].sequence, committed);
+    if (accepted[i].num_rows > 0) fail(*planned[i].sequence, committed);
   return {};
 }
 
 void Engine::Impl::accept_rows(std::span<const PlannedRows> planned) {
   int64_t num_logit_rows = 0;
-  num_accepted.clear();
+  accepted.clear();
   for (const PlannedRows& rows : planned) {
     const bool wants_logits = rows.wants_logits();
     rows.sequence->commit(rows.num_rows);
-    num_accepted.push_back(wants_logits ? accept_tokens(*rows.sequence, rows.num_drafted, num_logit_rows)
-                                        : 0);
+    accepted.push_back(wants_logits ? accept_tokens(*rows.sequence, rows.num_drafted, num_logit_rows)
+                                    : AcceptedRows());
     if (wants_logits) num_logit_rows += 1 + rows.num_drafted;
   }
 }
 
-/// The token of the last known row, then that of each drafted row as long as the draft is what was drawn: the
-/// tokens of as many serial passes. Returns how many drafted rows count for the sequence, 0 if it has ended.
-int64_t Engine::Impl::accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row) {
+/// The token of the last known row, then those of the guesses as long as one follows that is what was drawn:
+/// the tokens of as many serial passes. Returns which drafted rows count for the sequence, none if it has
+/// ended.
+AcceptedRows Engine::Impl::accept_tokens(Sequence& sequence, int64_t num_drafted, int64_t first_logit_row) {
   const int64_t num_tokens_before = sequence.num_tokens();
   const Draft& draft = sequence.drafts.draft;
   Event event;
   Status status;
-  int64_t num_right = 0;
-  for (int64_t i = 0; i <= num_drafted; ++i) {
-    status = accept_token(sequence, first_logit_row + i, event);
+  TF_DCHECK(draft.size() == num_drafted);  // a guess is a logit row
+  int64_t num_right = 0, last = -1;
+  for (;;) {
+    status = accept_token(sequence, first_logit_row + 1 + last, event);
     if (!status.ok()) break;
-    const bool is_right = i < num_drafted && draft.tokens[i] == sequence.tokens.back();
-    num_right += is_right ? 1 : 0;
-    if (event.finish || !is_right) break;
+    const int64_t next = draft.find_child(last, sequence.tokens.back());
+    if (next < 0) break;
+    ++num_right;
+    last = next;
+    if (event.finish) break;
     sequence.commit(1);
   }
   sequence.drafts.num_accepted = num_right;
+  sequence.drafts.last_accepted = last;
   count_drafts(sequence, num_drafted, sequence.num_tokens() - num_tokens_before);
-  if (event.finish) return finish(sequence, std::move(event)), 0;
+  if (event.finish) return finish(sequence, std::move(event)), AcceptedRows();
   if (!event.tokens.empty())
     deliveries.push_back({.sequence = &sequence, .finished = nullptr, .event = std::move(event)});
-  if (!status.ok()) return fail(sequence, status), 0;
-  return num_right;
+  if (!status.ok()) return fail(sequence, status), AcceptedRows();
+  DraftBranches& branches = sequence.drafts.branches;
+  if (branches.is_empty()) return {.num_rows = num_right};
+  return {.first_row = branches.accept(last, sequence.pages), .num_rows = 1 + num_right};
 }
 
 /// Takes the token of a logit row into the sequence and the event.

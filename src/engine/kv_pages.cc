@@ -68,19 +68,34 @@ Result<std::unique_ptr<KvPagePool>> KvPagePool::create(Ops& ops, std::span<const
   return pool;
 }
 
-Result<int32_t> KvPagePool::allocate() {
+int32_t KvPagePool::next_free() const {
   TF_CHECK(num_free() > 0, "no free KV page");
-  const bool reuse = !returned_.empty();
-  const int32_t page = reuse ? returned_.back() : num_touched_;
-  TF_RETURN_IF_ERROR(device_.zero(buffer_.data() + page * page_bytes_, page_bytes_));
-  if (reuse) {
-    returned_.pop_back();
-  } else {
+  return returned_.empty() ? num_touched_ : returned_.back();
+}
+
+/// Hands out next_free(), once it is filled.
+void KvPagePool::take(int32_t page) {
+  if (returned_.empty()) {
     ++num_touched_;
+  } else {
+    returned_.pop_back();
   }
   reference_counts_[page] = 1;
   ++num_used_;
+}
+
+Result<int32_t> KvPagePool::allocate() {
+  const int32_t page = next_free();
+  TF_RETURN_IF_ERROR(device_.zero(bytes_of(page), page_bytes_));
+  take(page);
   return page;
+}
+
+Result<int32_t> KvPagePool::copy(int32_t page) {
+  const int32_t copied = next_free();
+  TF_RETURN_IF_ERROR(device_.copy(bytes_of(copied), bytes_of(page), page_bytes_));
+  take(copied);
+  return copied;
 }
 
 void KvPagePool::retain(int32_t page) {
@@ -109,6 +124,19 @@ Status PageTable::grow_to(int64_t num_tokens) {
 
 void PageTable::shrink_to(int64_t num_tokens) {
   for (; num_pages() > pages_for_tokens(num_tokens); pages_.pop_back()) pool_->release(pages_.back());
+}
+
+Status PageTable::fork(const PageTable& other, int64_t num_tokens) {
+  TF_DCHECK(pages_.empty() && other.num_missing(num_tokens) == 0);
+  const int64_t num_full = num_tokens / kPageTokens;
+  for (int64_t i = 0; i < num_full; ++i) {
+    pool_->retain(other.pages_[i]);
+    pages_.push_back(other.pages_[i]);
+  }
+  if (num_tokens % kPageTokens == 0) return {};
+  TF_ASSIGN_OR_RETURN(const int32_t page, pool_->copy(other.pages_[num_full]));
+  pages_.push_back(page);
+  return {};
 }
 
 void PageTable::clear() {

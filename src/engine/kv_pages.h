@@ -1,5 +1,6 @@
-// KV memory: a pool of pages of 64 positions with reference counts, and the page table of one sequence.
-// Who gets pages is decided by the scheduler; what lies inside a page by the ops backend.
+// KV memory: a pool of pages of 64 positions with reference counts, and the page table of one sequence (or of
+// a branch of its draft). Who gets pages is decided by the scheduler; what lies inside a page by the ops
+// backend.
 #pragma once
 
 #include <cstdint>
@@ -63,12 +64,18 @@ class KvPagePool {
   /// first, so that resident memory stays at its peak use. Fails only where the device does.
   Result<int32_t> allocate();
 
+  /// As allocate(), but with the content of `page`.
+  Result<int32_t> copy(int32_t page);
+
   /// One more holder, one less; a page without holders is free.
   void retain(int32_t page);
   void release(int32_t page);
 
  private:
   KvPagePool(Device& device, Buffer buffer, int64_t page_bytes, int64_t num_pages);
+  std::byte* bytes_of(int32_t page) const { return buffer_.data() + page * page_bytes_; }
+  int32_t next_free() const;
+  void take(int32_t page);
 
   Device& device_;
   Buffer buffer_;
@@ -86,7 +93,7 @@ class PageTable {
  public:
   explicit PageTable(KvPagePool& pool) : pool_(&pool) {}
   ~PageTable() { clear(); }
-  PageTable(const PageTable&) = delete;
+  PageTable(PageTable&&) noexcept = default;
   PageTable& operator=(const PageTable&) = delete;
 
   int64_t num_pages() const { return static_cast<int64_t>(pages_.size()); }
@@ -100,6 +107,13 @@ class PageTable {
 
   /// Gives back the pages that hold none of the first num_tokens positions.
   void shrink_to(int64_t num_tokens);
+
+  /// Makes an empty table one of the first num_tokens positions of `other`: shares the pages that they fill,
+  /// and copies the one that they end in, for which there must be a free one (TF_CHECK).
+  Status fork(const PageTable& other, int64_t num_tokens);
+
+  /// Both tables are of one pool.
+  void swap(PageTable& other) noexcept { pages_.swap(other.pages_); }
 
   /// Gives all pages back.
   void clear();

@@ -52,31 +52,51 @@ void PassRunner::lay_out(std::span<const PlannedRows> planned) {
   sample_rows_.clear();
   for (const PlannedRows& rows : planned) {
     const Sequence& sequence = *rows.sequence;
-    const int64_t first_pos = sequence.num_computed, end_pos = first_pos + rows.num_rows;
-    const int64_t num_rows = rows.num_rows + rows.num_drafted;
-    sequences_.push_back({.first_row = static_cast<int64_t>(tokens_.size()),
-                          .num_rows = num_rows,
-                          .first_pos = first_pos,
-                          .page_table = sequence.pages.data(),
-                          .state_slot = sequence.state.id(),
-                          .num_drafted = rows.num_drafted});
-    tokens_.insert(tokens_.end(), sequence.tokens.begin() + first_pos, sequence.tokens.begin() + end_pos);
-    const Draft& draft = sequence.drafts.draft;
-    if (rows.num_drafted > 0) {
-      TF_DCHECK(draft.is_chain());  // so that the rows' positions follow each other
-      tokens_.insert(tokens_.end(), draft.tokens.begin(), draft.tokens.begin() + rows.num_drafted);
+    const DraftBranches& branches = sequence.drafts.branches;
+    if (branches.is_empty()) {
+      lay_out(
+          {.rows = rows,
+           .guesses = std::span(sequence.drafts.draft.tokens).first(static_cast<size_t>(rows.num_drafted)),
+           .page_table = sequence.pages.data(),
+           .num_drafted = rows.num_drafted,
+           .first_logit = rows.num_rows - 1});
+      continue;
     }
-    positions_.resize(tokens_.size());
-    std::iota(positions_.end() - num_rows, positions_.end(), static_cast<int32_t>(first_pos));
-    if (!rows.wants_logits()) continue;
-    for (int64_t i = 0; i <= rows.num_drafted; ++i) {
-      const auto row = static_cast<int32_t>(std::ssize(tokens_) - rows.num_drafted - 1 + i);
-      logit_rows_.push_back(row);
-      if (i > 0) drafted_rows_.push_back(row);
-      sample_rows_.push_back(sample_row(sequence.sampling, sequence.seed, end_pos + i));
+    for (const DraftBranch& branch : branches.branches()) {
+      // What earlier branches have as well, the last known token included, has its token from there.
+      const bool is_first = &branch == &branches.branches().front();
+      lay_out({.rows = rows,
+               .guesses = branch.tokens,
+               .page_table = is_first ? sequence.pages.data() : branch.pages.data(),
+               .num_drafted = branch.num_rows(),
+               .first_logit = is_first ? 0 : 1 + branch.num_shared});
     }
   }
   drawn_.assign(logit_rows_.size(), -1);
+}
+
+void PassRunner::lay_out(const RowRun& run) {
+  const Sequence& sequence = *run.rows.sequence;
+  const int64_t first_row = std::ssize(tokens_), first_pos = sequence.num_computed;
+  const int64_t num_rows = run.rows.num_rows + std::ssize(run.guesses);
+  sequences_.push_back({.first_row = first_row,
+                        .num_rows = num_rows,
+                        .first_pos = first_pos,
+                        .page_table = run.page_table,
+                        .state_slot = sequence.state.id(),
+                        .num_drafted = run.num_drafted});
+  const auto known = sequence.tokens.begin() + first_pos;
+  tokens_.insert(tokens_.end(), known, known + run.rows.num_rows);
+  tokens_.insert(tokens_.end(), run.guesses.begin(), run.guesses.end());
+  positions_.resize(tokens_.size());
+  std::iota(positions_.end() - num_rows, positions_.end(), static_cast<int32_t>(first_pos));
+  for (int64_t i = num_rows - run.num_drafted; i < num_rows; ++i)
+    drafted_rows_.push_back(static_cast<int32_t>(first_row + i));
+  if (!run.rows.wants_logits()) return;
+  for (int64_t i = run.first_logit; i < num_rows; ++i) {
+    logit_rows_.push_back(static_cast<int32_t>(first_row + i));
+    sample_rows_.push_back(sample_row(sequence.sampling, sequence.seed, first_pos + i + 1));
+  }
 }
 
 Status PassRunner::run(std::span<const PlannedRows> planned) {
@@ -101,31 +121,32 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   return ops.end_pass();
 }
 
-Status PassRunner::commit(std::span<const PlannedRows> planned, std::span<const int64_t> num_accepted) {
+Status PassRunner::commit(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted) {
   if (model_.model->spec().recurrent_layers.empty()) return {};
   const ScopedFlushDenormals flush;
   sequences_.clear();
   positions_.clear();
   for (size_t i = 0; i < planned.size(); ++i) {
     const Sequence& sequence = *planned[i].sequence;
-    const auto first_row = std::ssize(positions_);
-    positions_.resize(static_cast<size_t>(first_row + planned[i].num_drafted));
-    if (num_accepted[i] == 0) continue;
-    const int64_t first_pos = sequence.num_computed - num_accepted[i];
+    const auto first_drafted = std::ssize(positions_);
+    positions_.resize(static_cast<size_t>(first_drafted + planned[i].num_drafted_rows()));
+    const int64_t first_row = first_drafted + accepted[i].first_row, num_rows = accepted[i].num_rows;
+    if (num_rows == 0) continue;
+    const int64_t first_pos = sequence.num_computed - num_rows;
     sequences_.push_back({.first_row = first_row,
-                          .num_rows = num_accepted[i],
+                          .num_rows = num_rows,
                           .first_pos = first_pos,
                           .page_table = sequence.pages.data(),
                           .state_slot = sequence.state.id()});
-    std::iota(positions_.begin() + first_row, positions_.begin() + first_row + num_accepted[i],
+    std::iota(positions_.begin() + first_row, positions_.begin() + first_row + num_rows,
               static_cast<int32_t>(first_pos));
   }
   if (sequences_.empty()) return {};
   Ops& ops = *model_.ops;
-  const RowBatch accepted{.positions = positions_, .sequences = sequences_};
+  const RowBatch rows{.positions = positions_, .sequences = sequences_};
   Arena scratch = this->scratch();
-  ops.begin_pass(accepted);
-  model_.model->commit(accepted, ops, *model_.weights, model_state(model_, pool_, slots_), scratch);
+  ops.begin_pass(rows);
+  model_.model->commit(rows, ops, *model_.weights, model_state(model_, pool_, slots_), scratch);
   return ops.end_pass();
 }
 

@@ -28,6 +28,14 @@ class PassObserver {
   virtual void on_token(RequestId id, int64_t pos, int32_t token, std::span<const float> logits) = 0;
 };
 
+/// What a pass leaves of a sequence's drafted rows.
+struct AcceptedRows {
+  int64_t first_row = 0;  ///< Of the sequence's rows in the pass: where the branch begins that was right.
+  /// Its drafted rows that count: of a chain the right guesses, of branches the row of the last known token
+  /// too.
+  int64_t num_rows = 0;
+};
+
 /// The passes of one engine. Engine thread only.
 class PassRunner {
  public:
@@ -43,8 +51,9 @@ class PassRunner {
                                                     StateSlotPool& slots, const Limits& limits);
 
   /// Computes the planned rows and draws a token from the last known row of each entry that wants logits, and
-  /// from each of its drafted rows as if the draft were right so far; commits nothing. Those are the pass's
-  /// logit rows, in order. An error is a fault of the backend: none of the rows may be used.
+  /// from the row of each guess of its draft as if that and what it follows were right; commits nothing.
+  /// Those are the pass's logit rows, in the order of the draft. An error is a fault of the backend: none of
+  /// the rows may be used.
   Status run(std::span<const PlannedRows> planned);
 
   /// The token of the i-th logit row; -1 where its logits admit none. Until the next run().
@@ -60,14 +69,23 @@ class PassRunner {
   /// Free between run() and commit() of this and others.
   Arena scratch() const { return Arena(scratch_.data(), scratch_.size_bytes()); }
 
-  /// Takes the first num_accepted[i] drafted rows of the i-th entry of the last run() into its recurrent
-  /// state; 0 for sequences that have ended. An error is a fault of the backend: none of those with accepted
-  /// rows may go on.
-  Status commit(std::span<const PlannedRows> planned, std::span<const int64_t> num_accepted);
+  /// Takes accepted[i] of the i-th entry of the last run() into its recurrent state; no rows for sequences
+  /// that have ended. An error is a fault of the backend: none of those with accepted rows may go on.
+  Status commit(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted);
 
  private:
   PassRunner(const LoadedModel& model, KvPagePool& pool, StateSlotPool& slots);
+  /// One run of rows with a page table: the known tokens of an entry, then guesses.
+  struct RowRun {
+    const PlannedRows& rows;
+    std::span<const int32_t> guesses;
+    const int32_t* page_table = nullptr;
+    int64_t num_drafted = 0;  ///< Its last rows.
+    int64_t first_logit =
+        0;  ///< The first of its rows from which a token is drawn, if the entry wants logits.
+  };
   void lay_out(std::span<const PlannedRows> planned);
+  void lay_out(const RowRun& run);
 
   const LoadedModel& model_;
   KvPagePool& pool_;

@@ -46,6 +46,7 @@ std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
   if (taken == nullptr) taken = take_from(waiting_);
   TF_CHECK(taken != nullptr, "the scheduler does not have this sequence");
   taken->pages.clear();
+  taken->drafts.branches.clear();
   taken->state.clear();
   return taken;
 }
@@ -111,22 +112,45 @@ Result<std::span<const PlannedRows>> Scheduler::plan() {
 
 int64_t Scheduler::num_draft_rows() const {
   int64_t room = max_pass_rows(options_);
-  for (const PlannedRows& rows : planned_) room -= rows.num_rows + rows.num_drafted;
+  for (const PlannedRows& rows : planned_) room -= rows.num_pass_rows();
   return std::clamp<int64_t>(room, 0, options_.max_drafted_rows);
 }
 
 Status Scheduler::add_drafts() {
   int64_t room = num_draft_rows();
-  for (PlannedRows& rows : planned_) {
-    Sequence& sequence = *rows.sequence;
-    if (!rows.wants_logits() || sequence.drafts.draft.is_empty()) continue;
-    const int64_t known = sequence.num_computed + rows.num_rows;
-    const int64_t positions = (sequence.pages.num_pages() + pool_.num_free()) * kPageTokens;
-    rows.num_drafted = std::min({sequence.drafts.draft.size(), room, positions - known});
-    sequence.drafts.draft.truncate(rows.num_drafted);
-    TF_RETURN_IF_ERROR(sequence.pages.grow_to(known + rows.num_drafted));
-    room -= rows.num_drafted;
-  }
+  for (PlannedRows& rows : planned_) TF_RETURN_IF_ERROR(add_first_branch(rows, room));
+  for (PlannedRows& rows : planned_) TF_RETURN_IF_ERROR(add_other_branches(rows, room));
+  return {};
+}
+
+/// A chain is one branch.
+Status Scheduler::add_first_branch(PlannedRows& rows, int64_t& room) {
+  Sequence& sequence = *rows.sequence;
+  Draft& draft = sequence.drafts.draft;
+  DraftBranches& branches = sequence.drafts.branches;
+  if (!sequence.is_decoding() || draft.is_empty()) return {};
+  branches.split(draft);
+  const int64_t depth = branches.is_empty() ? draft.size() : std::ssize(branches.branches().front().nodes);
+  const int64_t known = sequence.num_tokens();
+  const int64_t positions = (sequence.pages.num_pages() + pool_.num_free()) * kPageTokens;
+  rows.num_drafted = std::min({depth, room, positions - known});
+  if (branches.is_empty()) draft.truncate(rows.num_drafted);
+  room -= rows.num_drafted;
+  return sequence.pages.grow_to(known + rows.num_drafted);
+}
+
+Status Scheduler::add_other_branches(PlannedRows& rows, int64_t& room) {
+  Sequence& sequence = *rows.sequence;
+  SequenceDrafts& drafts = sequence.drafts;
+  if (drafts.branches.is_empty()) return {};
+  const int64_t num_first = rows.num_drafted;
+  TF_RETURN_IF_ERROR(drafts.branches.keep(
+      drafts.draft, {.num_first = num_first, .num_rows = room, .last_pos = sequence.num_computed},
+      sequence.pages));
+  rows.num_drafted = drafts.draft.size();
+  if (drafts.branches.is_empty()) return {};
+  rows.num_repeated = drafts.branches.num_rows() - rows.num_rows - rows.num_drafted;
+  room -= rows.num_drafted_rows() - num_first;
   return {};
 }
 

@@ -14,12 +14,21 @@
 
 namespace tensorfold {
 
-/// The next num_rows rows of a sequence, from position num_computed on, and after them the rows of the first
-/// num_drafted tokens of its draft.
+/// The next num_rows rows of a sequence, from position num_computed on, and after them those of its draft.
 struct PlannedRows {
   Sequence* sequence = nullptr;
   int64_t num_rows = 0;
-  int64_t num_drafted = 0;
+  int64_t num_drafted = 0;  ///< Tokens of the draft.
+  /// Rows of tokens that other rows of the sequence have as well, at the same position: in each branch after
+  /// the first one (SequenceDrafts::branches) the last known token and the guesses that it shares. 0: no
+  /// branches.
+  int64_t num_repeated = 0;
+
+  /// Rows of the pass.
+  int64_t num_pass_rows() const { return num_rows + num_drafted + num_repeated; }
+
+  /// Those of them that are drafted rows to the model: with branches even the known one (draft_branches.h).
+  int64_t num_drafted_rows() const { return num_repeated > 0 ? num_pass_rows() : num_drafted; }
 
   /// Whether these are all rows that are known, so that the last one yields a token, and each drafted one
   /// that is accepted another.
@@ -62,8 +71,9 @@ class Scheduler {
   /// Drafted rows that the planned pass has room for.
   int64_t num_draft_rows() const;
 
-  /// Adds the drafts of the planned sequences that decode, each cut to the rows and pages that are left.
-  /// Fails only where the device fails to clear a page.
+  /// Adds the drafts of the planned sequences that decode, each cut to the rows and pages that are left:
+  /// first everyone's first branch, then the others. Fails only where the device fails to clear or copy a
+  /// page.
   Status add_drafts();
 
   /// Takes pages for `most` more positions than the sequence has tokens, as far as pages are free. Returns for how
@@ -88,6 +98,8 @@ class Scheduler {
   int64_t num_unclaimed_pages() const;
   int64_t prompt_row_budget() const;
   void preempt_youngest();
+  Status add_first_branch(PlannedRows& rows, int64_t& room);
+  Status add_other_branches(PlannedRows& rows, int64_t& room);
 
   Options options_;
   KvPagePool& pool_;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "drafters/drafter.h"
 #include "drafters/policy.h"
+#include "engine/draft_branches.h"
 #include "engine/engine.h"
 #include "engine/kv_pages.h"
 #include "engine/state_slots.h"
@@ -40,12 +41,16 @@ struct ComputedDrafts {
 
 /// What the engine knows of a sequence's drafts. Without a drafter of either kind it is decoded serially.
 struct SequenceDrafts {
+  explicit SequenceDrafts(KvPagePool& pool) : branches(pool) {}
+
   std::unique_ptr<Drafter> drafter;
   int64_t num_shown = 0;  ///< Tokens of the sequence that the drafter was told.
   ComputedDrafts computed;
-  Draft draft;  ///< What the next pass verifies of a proposal.
+  Draft draft;             ///< What the next pass verifies of a proposal.
+  DraftBranches branches;  ///< Of the draft, while a pass verifies it.
   DraftSource source = DraftSource::kDrafter;
-  int64_t num_accepted = 0;        ///< By the last pass, of the draft.
+  int64_t num_accepted = 0;        ///< By the last pass, of the draft: guesses that follow each other.
+  int64_t last_accepted = -1;      ///< The last of them; -1: none.
   int64_t num_passes_avoided = 0;  ///< By the last pass.
   std::array<Acceptance, kNumDraftSources> acceptance;
   DraftLoss loss;
@@ -63,7 +68,7 @@ struct SequenceDrafts {
 /// sequence as it was.
 struct Sequence {
   Sequence(KvPagePool& pool, StateSlotPool& slots, TextStream text_stream)
-      : pages(pool), state(slots), text(std::move(text_stream)) {}
+      : pages(pool), state(slots), text(std::move(text_stream)), drafts(pool) {}
 
   RequestId id = 0;             ///< Given when the request is queued; later requests have larger ones.
   std::vector<int32_t> tokens;  ///< The prompt, then what was generated.

@@ -194,19 +194,21 @@ void Verifier::choose() {
   }
 }
 
-void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms) {
+void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted,
+                           double pass_ms) {
   int64_t num_drafted = 0;
-  for (const PlannedRows& rows : planned) num_drafted += rows.num_drafted;
+  for (const PlannedRows& rows : planned) num_drafted += rows.num_drafted + rows.num_repeated;
   if (known_.only_decodes) costs_.add(known_.num_rows + num_drafted, pass_ms);
   const double serial_ms = costs_.estimate(known_.num_rows);
   const double extra_ms = std::max(0.0, costs_.estimate(known_.num_rows + num_drafted) - serial_ms);
-  keep_rows(planned);
+  keep_rows(planned, accepted);
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!drafts.has_drafter()) continue;
     double own_extra_ms = drafts.computed.turn_ms, saved_ms = 0;
     if (rows.num_drafted > 0) {
-      own_extra_ms += extra_ms * static_cast<double>(rows.num_drafted) / static_cast<double>(num_drafted);
+      own_extra_ms += extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
+                      static_cast<double>(num_drafted);
       saved_ms = serial_ms * static_cast<double>(drafts.num_passes_avoided) /
                  static_cast<double>(known_.num_sequences);
       learn(rows);
@@ -215,32 +217,40 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, double pass_ms)
     drafts.draft.clear();
     drafts.num_accepted = drafts.num_passes_avoided = 0;
     drafts.computed.turn_ms = 0;
+    drafts.last_accepted = -1;
   }
 }
 
 /// What the next turn shows of this pass: the rows that count.
-void Verifier::keep_rows(std::span<const PlannedRows> planned) {
+void Verifier::keep_rows(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted) {
   if (turns_ == nullptr || !turns_->drafter().wants_hidden()) return;
   int64_t first_row = 0;
-  for (const PlannedRows& rows : planned) {
+  for (size_t i = 0; i < planned.size(); ++i) {
+    const PlannedRows& rows = planned[i];
     ComputedDrafts& computed = rows.sequence->drafts.computed;
     if (computed.is_wanted) {
-      const int64_t count = rows.num_rows + rows.sequence->drafts.num_accepted;
+      // Where there are branches, the known row is the first one of that which was accepted.
+      const int64_t count = accepted[i].num_rows + (rows.num_repeated > 0 ? 0 : rows.num_rows);
       computed.rows.resize(static_cast<size_t>(count));
-      std::iota(computed.rows.begin(), computed.rows.end(), static_cast<int32_t>(first_row));
+      std::iota(computed.rows.begin(), computed.rows.end(),
+                static_cast<int32_t>(first_row + accepted[i].first_row));
       computed.first_pos = rows.sequence->num_computed - count;
     }
-    first_row += rows.num_rows + rows.num_drafted;
+    first_row += rows.num_pass_rows();
   }
 }
 
 void Verifier::learn(const PlannedRows& rows) {
   SequenceDrafts& drafts = rows.sequence->drafts;
-  // Guesses after the first wrong one were not tried.
-  for (int64_t i = 0; i < std::min(rows.num_drafted, drafts.num_accepted + 1); ++i) {
-    const bool is_right = i < drafts.num_accepted;
-    drafts.acceptance_of_draft().add(drafts.draft.evidence[static_cast<size_t>(i)], is_right);
-    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right);
+  const Draft& draft = drafts.draft;
+  is_right_.assign(draft.tokens.size(), false);
+  for (int64_t i = drafts.last_accepted; i >= 0; i = draft.parents[static_cast<size_t>(i)])
+    is_right_[static_cast<size_t>(i)] = true;
+  for (size_t i = 0; i < draft.tokens.size(); ++i) {
+    const int32_t parent = draft.parents[i];
+    if (parent >= 0 && !is_right_[static_cast<size_t>(parent)]) continue;  // what follows a wrong one was not tried
+    drafts.acceptance_of_draft().add(draft.evidence[i], is_right_[i]);
+    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right_[i]);
   }
   if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }

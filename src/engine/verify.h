@@ -10,6 +10,7 @@
 
 #include "drafters/policy.h"
 #include "engine/draft_turns.h"
+#include "engine/pass.h"
 #include "engine/scheduler.h"
 
 namespace tensorfold {
@@ -33,7 +34,7 @@ class Verifier {
 
   /// The pass of these rows took so long, and SequenceDrafts says what it accepted. Updates drafters, policy
   /// and usage; the drafts are then empty.
-  void finish_pass(std::span<const PlannedRows> planned, double pass_ms);
+  void finish_pass(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted, double pass_ms);
 
  private:
   /// The pass without its drafted rows.
@@ -52,7 +53,7 @@ class Verifier {
   void take_computed(double turn_ms);
   void cut_at_end(Sequence& sequence) const;
   void choose();
-  void keep_rows(std::span<const PlannedRows> planned);
+  void keep_rows(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted);
   void learn(const PlannedRows& rows);
 
   Options options_;
@@ -67,6 +68,7 @@ class Verifier {
   std::vector<DraftChoice> choices_;        ///< Of each in asked_.
   std::vector<double> gains_;               ///< Of all choices.
   std::vector<double> chances_;             ///< Scratch of choose_turn_depth().
+  std::vector<bool> is_right_;              ///< Scratch of learn(), by guess.
 };
 
 }  // namespace tensorfold

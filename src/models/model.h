@@ -96,10 +96,10 @@ class Model {
                        const Outputs& outputs) const = 0;
 
   /// Takes drafted rows of the last forward() into the recurrent states, with the bits that they would have
-  /// had undrafted. Row i of `accepted` is that pass's drafted_rows[i]; a sequence has the first of its
-  /// drafted rows there, as many as were accepted, and rows between belong to nobody. `scratch` as for
-  /// forward(). In a pass of its own (Ops::begin_pass). Models without recurrent layers have nothing to do:
-  /// their keys and values are written.
+  /// had undrafted. Row i of `accepted` is that pass's drafted_rows[i]; a sequence has the first drafted rows
+  /// of one of its entries there, as many as were accepted, and rows between belong to nobody. `scratch` as
+  /// for forward(). In a pass of its own (Ops::begin_pass). Models without recurrent layers have nothing to
+  /// do: their keys and values are written.
   virtual void commit(const RowBatch& accepted, Ops& ops, Weights& weights, const State& state,
                       Arena& scratch) const {
     static_cast<void>(accepted), static_cast<void>(ops), static_cast<void>(weights);

@@ -30,7 +30,9 @@ inline constexpr int64_t kPageTokens = 64;
 inline constexpr int64_t kMaxDraftedRows = 64;
 
 /// The rows of one sequence in a pass: consecutive positions [first_pos, first_pos + num_rows), in order, at
-/// rows [first_row, first_row + num_rows) of the pass.
+/// rows [first_row, first_row + num_rows) of the pass. A sequence has several such entries where branches of
+/// a draft are verified: with the same first_pos and state_slot and page tables that share only pages before
+/// first_pos. All their rows are drafted ones.
 struct SequenceRows {
   int64_t first_row = 0;
   int64_t num_rows = 0;
@@ -99,7 +101,8 @@ struct RecurrentShape {
 /// One recurrent layer's states, a slot for every sequence: the convolution's rows [taps - 1, C], oldest
 /// first, and the matrices [heads, key_dim, value_dim]; a backend may order what is inside either otherwise.
 /// An op starts from zeros where a sequence's rows begin at position 0, whatever its slot holds, and leaves
-/// the state after the last row that is not drafted; where all are drafted, the slot as it was.
+/// the state after the last row that is not drafted; where all are drafted, the slot as it was, so that
+/// entries of one slot may be computed at once.
 struct RecurrentStates {
   RecurrentShape shape;
   std::byte* conv = nullptr;    ///< Of slot 0, aligned to 64.

@@ -94,6 +94,76 @@ TEST(LookupDrafter, FindsTheLatestOfTheLongestMatches) {
   EXPECT_GT(num_past_the_end, 100);
 }
 
+/// The definition of branches: of all ends with the longest common suffix the latest, and of the others,
+/// latest first, those that another token follows; up to max_branches.
+std::vector<int64_t> expected_ends(const Tokens& all, int64_t sequence_tokens, int64_t max_branches) {
+  const auto n = std::ssize(all);
+  std::vector<int64_t> lengths(all.size());
+  for (int64_t end = 1; end < n; ++end) {
+    int64_t& length = lengths[end];
+    while (length < std::min({kExact.max_match, sequence_tokens, end}) && all[end - 1 - length] >= 0 &&
+           all[end - 1 - length] == all[n - 1 - length])
+      ++length;
+  }
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<int64_t> ends;
+  for (int64_t end = n - 1; end > 0 && longest >= 2; --end) {
+    const bool is_anew =
+        std::none_of(ends.begin(), ends.end(), [&](int64_t other) { return all[other] == all[end]; });
+    if (lengths[end] != longest || std::ssize(ends) == max_branches) continue;
+    if (ends.empty() || (is_anew && all[end] >= 0)) ends.push_back(end);
+  }
+  return ends;
+}
+
+TEST(LookupDrafter, OffersWhatElseFollowedTheLongestMatches) {
+  int64_t num_trees = 0;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    const int32_t alphabet = seed % 3 == 0 ? 3 : seed % 3 == 1 ? 6 : 40;
+    const Tokens tokens = repetitive_tokens(400, alphabet, seed);
+    std::vector<Tokens> texts;
+    if (seed % 2 == 1) texts = {repetitive_tokens(90, alphabet, seed + 100), {1, 2}, {0, 1}};
+    LookupOptions options = kExact;
+    options.max_branches = static_cast<int64_t>(2 + seed % 3);
+    LookupDrafter drafter(options);
+    for (const Tokens& text : texts) drafter.add_text(text);
+    for (size_t n = 1; n <= tokens.size(); ++n) {
+      drafter.extend({&tokens[n - 1], 1});
+      const Tokens all = joined(texts, {tokens.begin(), tokens.begin() + static_cast<long>(n)});
+      const auto ends = expected_ends(all, static_cast<int64_t>(n), options.max_branches);
+      Draft draft;
+      drafter.propose(9, draft);
+      // By depth, each branch's guess after the other.
+      Draft expected;
+      std::vector<Tokens> branches(ends.size());
+      std::vector<int64_t> last(ends.size(), -1);
+      for (int64_t depth = 0; depth < 9; ++depth) {
+        for (size_t i = 0; i < ends.size() && expected.size() < 9; ++i) {
+          const int64_t pos = ends[i] + depth, beyond = pos - std::ssize(all);
+          if (std::ssize(branches[i]) < depth || (beyond < 0 && all[pos] < 0)) continue;
+          branches[i].push_back(beyond < 0 ? all[pos] : branches[i][beyond]);
+          expected.append_to(last[i], branches[i].back());
+          last[i] = expected.size() - 1;
+        }
+      }
+      ASSERT_EQ(draft.tokens, expected.tokens) << "seed " << seed << " after " << n << " tokens";
+      ASSERT_EQ(draft.parents, expected.parents);
+      num_trees += !draft.is_chain();
+    }
+  }
+  EXPECT_GT(num_trees, 1000);
+}
+
+TEST(LookupDrafter, ASearchForBranchesIsBoundedToo) {
+  LookupDrafter drafter({.max_match = 32, .max_candidates = 16, .max_branches = 4});
+  drafter.extend(Tokens(20000, 7));
+  Draft draft;
+  for (int i = 0; i < 100; ++i) drafter.propose(8, draft);
+  EXPECT_EQ(draft.tokens, Tokens(8, 7));
+  EXPECT_TRUE(draft.is_chain());
+  EXPECT_LE(drafter.num_candidates(), 100 * 2 * 16);
+}
+
 TEST(LookupDrafter, HowTokensArriveDoesNotMatter) {
   Tokens tokens = repetitive_tokens(700, 20, 5);
   for (size_t i = 100; i < 106; ++i) tokens.push_back(tokens[i]);

@@ -90,6 +90,47 @@ TEST_F(KvPagesTest, AFailedClearTakesNoPage) {
   EXPECT_TRUE(pool->allocate().ok());
 }
 
+TEST_F(KvPagesTest, ACopyHasThePagesBytesOfAllLayersAndIsAPageOfItsOwn) {
+  const auto pool = make_pool(3);
+  const int32_t page = pool->allocate().value();
+  for (size_t i = 0; i < 2; ++i) {
+    std::memset(pool->layers()[i].key_page(page), static_cast<int>(2 * i + 1), 512);
+    std::memset(pool->layers()[i].value_page(page), static_cast<int>(2 * i + 2), 512);
+  }
+  const int32_t copy = pool->copy(page).value();
+  ASSERT_NE(copy, page);
+  EXPECT_EQ(pool->num_used(), 2);
+  for (const KvPages& layer : pool->layers()) {
+    EXPECT_EQ(std::memcmp(layer.key_page(copy), layer.key_page(page), 512), 0);
+    EXPECT_EQ(std::memcmp(layer.value_page(copy), layer.value_page(page), 512), 0);
+  }
+  pool->release(page);
+  EXPECT_EQ(pool->copy(copy).value(), page) << "a page that was given back comes first";
+  control_.device.fail_copy_at = control_.device.num_copies + 1;
+  EXPECT_EQ(pool->copy(copy).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(pool->num_free(), 1) << "a failed copy took a page";
+}
+
+TEST_F(KvPagesTest, AForkSharesFullPagesAndCopiesTheOneItEndsIn) {
+  for (const int64_t num_tokens : {0, 1, 63, 64, 65, 127, 128}) {
+    const auto pool = make_pool(6);
+    PageTable table(*pool), fork(*pool);
+    ASSERT_TRUE(table.grow_to(140).ok());
+    ASSERT_TRUE(fork.fork(table, num_tokens).ok());
+    ASSERT_EQ(fork.num_pages(), pages_for_tokens(num_tokens));
+    for (int64_t i = 0; i < fork.num_pages(); ++i)
+      EXPECT_EQ(fork.data()[i] == table.data()[i], (i + 1) * kPageTokens <= num_tokens);
+    EXPECT_EQ(pool->num_used(), 3 + (num_tokens % kPageTokens == 0 ? 0 : 1));
+    const std::vector<int32_t> pages(fork.data(), fork.data() + fork.num_pages());
+    table.swap(fork);
+    EXPECT_EQ(std::vector<int32_t>(table.data(), table.data() + table.num_pages()), pages);
+    fork.clear();
+    EXPECT_EQ(pool->num_used(), table.num_pages()) << "shared pages belong to the table that is left";
+    table.clear();
+    EXPECT_EQ(pool->num_used(), 0);
+  }
+}
+
 TEST_F(KvPagesTest, ATableGrowsAsNeededAndGivesEverythingBack) {
   const auto pool = make_pool(4);
   {

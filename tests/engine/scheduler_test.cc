@@ -271,6 +271,77 @@ TEST_F(SchedulerTest, PagesOfAcceptedRowsStay) {
   EXPECT_EQ(sequence.pages.num_pages(), 2);
 }
 
+/// Two branches of `depth` guesses each.
+Draft fork_of(int64_t depth) {
+  Draft draft = draft_of(depth);
+  draft.append_to(-1, 40);
+  for (int64_t i = 1; i < depth; ++i) draft.append_to(draft.size() - 1, static_cast<int32_t>(40 + i));
+  return draft;
+}
+
+TEST_F(SchedulerTest, EveryonesFirstBranchComesBeforeOtherBranches) {
+  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 12}, 10);
+  Sequence& first = add(1, 3);
+  Sequence& second = add(2, 3);
+  run_pass();
+  const auto planned = scheduler_->plan();
+  ASSERT_TRUE(planned.ok());
+  first.drafts.draft = fork_of(3);
+  second.drafts.draft = fork_of(3);
+  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  // Of 12 drafted rows each has three; the first then takes five for its other branch, the known row
+  // included, and one is left.
+  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 6}, {2, 3}}));
+  EXPECT_EQ((*planned)[0].num_repeated, 1);
+  EXPECT_EQ((*planned)[0].num_pass_rows(), 8);
+  EXPECT_EQ((*planned)[0].num_drafted_rows(), 8);
+  EXPECT_EQ((*planned)[1].num_repeated, 0);
+  EXPECT_EQ((*planned)[1].num_drafted_rows(), 3);
+  EXPECT_TRUE(second.drafts.branches.is_empty());
+  EXPECT_TRUE(second.drafts.draft.is_chain());
+}
+
+TEST_F(SchedulerTest, OtherBranchesTakeNoRowsFromAnyonesFirst) {
+  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 10}, 10);
+  Sequence& first = add(1, 3);
+  Sequence& second = add(2, 3);
+  run_pass();
+  const auto planned = scheduler_->plan();
+  ASSERT_TRUE(planned.ok());
+  first.drafts.draft = fork_of(3);
+  second.drafts.draft = fork_of(3);
+  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 3}, {2, 3}}))
+      << "the first could have had both of its branches";
+  EXPECT_TRUE(first.drafts.branches.is_empty());
+}
+
+TEST_F(SchedulerTest, OtherBranchesTakeOnlyFreePagesAndNobodyIsHeldBack) {
+  for (const int64_t num_pages : {2, 3, 4}) {
+    start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, num_pages);
+    Sequence& first = add(1, 30);
+    Sequence& second = add(2, 30);
+    run_pass();
+    if (num_pages == 2) run_pass();
+    const auto planned = scheduler_->plan();
+    ASSERT_TRUE(planned.ok());
+    ASSERT_EQ(planned->size(), num_pages == 2 ? 1u : 2u) << "two take a page to spare";
+    first.drafts.draft = fork_of(3);
+    if (num_pages > 2) second.drafts.draft = fork_of(3);
+    const int64_t num_free = pool_->num_free();
+    ASSERT_TRUE(scheduler_->add_drafts().ok());
+    EXPECT_EQ((*planned)[0].num_drafted, num_free >= 1 ? 6 : 3);
+    if (num_pages > 2) {
+      EXPECT_EQ((*planned)[1].num_drafted, num_free >= 2 ? 6 : 3);
+    }
+    EXPECT_EQ(pool_->num_free(), std::max<int64_t>(num_free - (num_pages > 2 ? 2 : 1), 0));
+    EXPECT_EQ(scheduler_->num_preemptions(), 0);
+    scheduler_->remove(first);  // in the middle of a pass, as where one fails
+    scheduler_->remove(second);
+    EXPECT_EQ(pool_->num_used(), 0);
+  }
+}
+
 TEST_F(SchedulerTest, RemovingFreesPagesWhereverTheSequenceIs) {
   start({.max_sequences = 1, .pass_tokens = 64}, 4);
   add(1, 70);

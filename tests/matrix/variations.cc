@@ -41,6 +41,22 @@ const std::vector<int32_t>* known_reply(const Setting& setting, const Request& r
   return nullptr;
 }
 
+bool knows_replies(Guesser guesser) {
+  return guesser == Guesser::kTape || guesser == Guesser::kAdversary || guesser == Guesser::kTree ||
+         guesser == Guesser::kTreeAdversary;
+}
+
+std::unique_ptr<Drafter> make_guesser(Guesser guesser, int64_t prompt_tokens,
+                                      const std::vector<int32_t>& reply, int64_t vocab_size) {
+  if (guesser == Guesser::kTape) return std::make_unique<TapeDrafter>(prompt_tokens, reply);
+  if (guesser == Guesser::kAdversary)
+    return std::make_unique<AdversaryDrafter>(prompt_tokens, reply, vocab_size, /*num_right=*/-1);
+  const bool is_right = guesser == Guesser::kTree;
+  const TreeTapeDrafter::Shape shape{
+      .num_before = 1, .num_after = is_right ? 0 : 1, .num_right = is_right ? kMaxDraftTokens : -1};
+  return std::make_unique<TreeTapeDrafter>(prompt_tokens, reply, vocab_size, shape);
+}
+
 /// The guesser's options; the workload and the replies must outlive the engine.
 EngineOptions engine_options(const Variation& variation, const Setting& setting) {
   EngineOptions options = variation.engine;
@@ -51,15 +67,12 @@ EngineOptions engine_options(const Variation& variation, const Setting& setting)
     options.draft_confidence = 0;  // random models are sure of nothing
     return options;
   }
-  if (variation.guesser != Guesser::kTape && variation.guesser != Guesser::kAdversary) return options;
-  const bool is_right = variation.guesser == Guesser::kTape;
-  options.make_drafter = [setting, is_right](const Request& request) -> std::unique_ptr<Drafter> {
+  if (!knows_replies(variation.guesser)) return options;
+  options.make_drafter = [setting, guesser = variation.guesser](const Request& request) {
     const std::vector<int32_t>* reply = known_reply(setting, request);
-    if (reply == nullptr) return nullptr;
-    const int64_t prompt_tokens = std::ssize(request.prompt);
-    if (is_right) return std::make_unique<TapeDrafter>(prompt_tokens, *reply);
-    return std::make_unique<AdversaryDrafter>(prompt_tokens, *reply, setting.model->model->spec().vocab_size,
-                                              /*num_right=*/-1);
+    return reply == nullptr ? nullptr
+                            : make_guesser(guesser, std::ssize(request.prompt), *reply,
+                                           setting.model->model->spec().vocab_size);
   };
   return options;
 }
@@ -85,11 +98,11 @@ Status check_guesses(const Variation& variation, const GuessCounts& counts) {
       variation.guesser == Guesser::kLookupMeasured)
     return {};
   if (counts.rounds == 0) return fails("some");
-  const bool is_right = variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself;
-  if (is_right && counts.right != counts.guessed) return fails("all");
+  if (variation.guesser == Guesser::kHead) return {};
+  if (variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself)
+    return counts.right == counts.guessed ? Status() : fails("all");
   const bool may_be_right = variation.engine.draft_max > 1;
-  if (variation.guesser == Guesser::kAdversary &&
-      (counts.right >= counts.guessed || (counts.right > 0) != may_be_right))
+  if (counts.right >= counts.guessed || (counts.right > 0) != may_be_right)
     return fails("some but not all, or with one a pass none");
   return {};
 }
@@ -323,6 +336,19 @@ std::vector<Variation> all_variations() {
       .engine.pass_tokens = 7;
   add_drafts("drafts: wrong, preempted", Guesser::kAdversary, {4}, Company::kTogether).must_preempt = true;
   add_drafts("drafts: wrong, cancelled, asked again", Guesser::kAdversary, {6}, Company::kCancelled);
+  add_drafts("drafts: trees, right in the last branch", Guesser::kTree, {2, 8, 13});
+  add_drafts("drafts: trees, wrong", Guesser::kTreeAdversary, {3, 8});
+  Variation& defined_trees = add_drafts("drafts: trees, reference ops", Guesser::kTree, {5});
+  defined_trees.load.use_reference_ops = true;
+  defined_trees.is_slow = true;
+  add_drafts("drafts: trees, right, together", Guesser::kTree, {8}, Company::kTogether);
+  add_drafts("drafts: trees, wrong, chunks of 7", Guesser::kTreeAdversary, {8}, Company::kTogether)
+      .engine.pass_tokens = 7;
+  add_drafts("drafts: trees, among 15 others", Guesser::kTree, {8}, Company::kCrowd);
+  add_drafts("drafts: trees, preempted", Guesser::kTree, {6}, Company::kTogether).must_preempt = true;
+  Variation& threads =
+      add_drafts("drafts: trees, threads 2, together", Guesser::kTree, {8}, Company::kTogether);
+  threads.load.num_threads = 2;
   return rows;
 }
 

@@ -30,6 +30,8 @@ enum class Guesser {
   kHead,            ///< The model's own draft head; other models do not run the row.
   kItself,          ///< The model as its own draft model: right each time, since both draw alike.
   kAdversary,       ///< Wrong at the first, the second, ... guess of each proposal in turn, right after it.
+  kTree,            ///< Trees whose last branch is right: never the first.
+  kTreeAdversary,   ///< Trees of which no branch is right beyond no, one, two, ... guesses in turn.
 };
 
 struct Variation {

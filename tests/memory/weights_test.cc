@@ -65,6 +65,9 @@ class FarDevice : public Device {
   Status zero(std::byte* device, int64_t size_bytes) override {
     return cpu_device().zero(device, size_bytes);
   }
+  Status copy(std::byte* to, const std::byte* from, int64_t size_bytes) override {
+    return cpu_device().copy(to, from, size_bytes);
+  }
 
   int64_t limit_bytes = INT64_MAX;
   int64_t num_free_bytes = INT64_MAX;

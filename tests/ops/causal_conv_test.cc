@@ -122,6 +122,18 @@ TEST_P(CausalConvOnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
   }
 }
 
+TEST_P(CausalConvOnEveryIsa, BranchesOfOneSequenceShareItsSlot) {
+  for (auto& ops : backends()) {
+    for (const int64_t taps : {1, 2, 4, 7}) {
+      for (const int64_t start : {0, 4}) {
+        for (const int64_t accepted : {1, 2, 5})
+          expect_branches_share_a_slot(CausalConv({12, 37, taps, true}, 13), *ops, start, accepted);
+        expect_branches_share_a_slot(CausalConv({22, 700, taps, false}, 14), *ops, start, 3);
+      }
+    }
+  }
+}
+
 TEST_P(CausalConvOnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) {
     for (const int64_t rows : {1, 2, 9}) {  // fewer and more than the rows kept

@@ -113,6 +113,18 @@ TEST_P(GatedDeltaOnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
   }
 }
 
+TEST_P(GatedDeltaOnEveryIsa, BranchesOfOneSequenceShareItsSlot) {
+  for (auto& ops : backends()) {
+    for (const int64_t start : {0, 4}) {
+      for (const int64_t accepted : {1, 2, 5})
+        expect_branches_share_a_slot(GatedDelta({12, 2, 4, 19, 21}, 55), *ops, start, accepted);
+      // Chunks of rows end inside a branch.
+      expect_branches_share_a_slot(GatedDelta({128, 1, 2, 16, 33}, 56), *ops, start, 40);
+      expect_branches_share_a_slot(GatedDelta({130, 1, 2, 16, 33}, 57), *ops, start, 64);
+    }
+  }
+}
+
 TEST_P(GatedDeltaOnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) expect_stale_slots_do_not_matter(GatedDelta({9, 2, 2, 16, 24}, 60), *ops);
 }

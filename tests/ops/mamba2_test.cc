@@ -127,6 +127,18 @@ TEST_P(Mamba2OnEveryIsa, DraftedRowsAreNotStoredUntilTheyAreAccepted) {
   }
 }
 
+TEST_P(Mamba2OnEveryIsa, BranchesOfOneSequenceShareItsSlot) {
+  for (auto& ops : backends()) {
+    for (const int64_t start : {0, 4}) {
+      for (const int64_t accepted : {1, 2, 5})
+        expect_branches_share_a_slot(Mamba2({12, 2, 4, 19, 21}, 55), *ops, start, accepted);
+      // Chunks of rows end inside a branch.
+      expect_branches_share_a_slot(Mamba2({128, 1, 2, 16, 33}, 56), *ops, start, 40);
+      expect_branches_share_a_slot(Mamba2({130, 1, 2, 16, 33}, 57), *ops, start, 64);
+    }
+  }
+}
+
 TEST_P(Mamba2OnEveryIsa, AStartIgnoresWhatTheSlotHolds) {
   for (auto& ops : backends()) expect_stale_slots_do_not_matter(Mamba2({9, 2, 2, 16, 24}, 60), *ops);
 }

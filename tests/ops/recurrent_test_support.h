@@ -216,6 +216,35 @@ inline void expect_drafted_rows_are_not_stored(const RecurrentCase& op, Ops& ops
   expect_same(states.memory(), expected.memory(), what + ": states after the commit");
 }
 
+/// Two branches of one sequence: entries of one slot, all of their rows drafted, beside another sequence.
+/// Each has the outputs that it has alone, and the slot stays as it was; `accepted` rows of the second
+/// branch, taken in afterwards, leave the state that they would have left at once. `start`: the branches'
+/// first position.
+inline void expect_branches_share_a_slot(const RecurrentCase& op, Ops& ops, int64_t start, int64_t accepted) {
+  const int64_t n = op.num_rows() - 2, length = n / 2, rest = n - length;  // 2 rows of the other sequence
+  const std::string what = fmt::format("{}, branches from {} on, {} accepted", op.name(), start, accepted);
+  Random random(22);
+  const Slots before = Slots(op.shape(), 3).fill(random);
+  Array expected_out(DType::kF32, n + 2, op.out_columns()), out(DType::kF32, n + 2, op.out_columns());
+  Slots expected = before, states = before, unused = before, unused_too = before;
+  const Piece other[] = {{2, 7, 2}}, first[] = {{length, start, 0}}, second[] = {{rest, start, 0}};
+  run_pass(op, ops, 0, other, expected, expected_out);
+  run_pass(op, ops, 2, first, unused, expected_out);
+  run_pass(op, ops, 2 + length, second, unused_too, expected_out);
+  const Piece together[] = {{2, 7, 2}, {length, start, 0, length}, {rest, start, 0, rest}};
+  run_pass(op, ops, 0, together, states, out);
+  expect_same(out, expected_out, what);
+  expect_same(states.memory(), expected.memory(), what + ": states before the commit");
+
+  // A commit: the first branch's rows and those after the accepted ones are nobody's.
+  const Piece taken[] = {{accepted, start, 0}};
+  run_pass(op, ops, 2 + length, taken, expected, out);
+  const std::vector<int32_t> positions(static_cast<size_t>(n));
+  const SequenceRows sequence{.first_row = length, .num_rows = accepted, .first_pos = start, .state_slot = 0};
+  op.run(ops, out.view().rows(0, n), 2, states.states(), {positions, std::span(&sequence, 1)});
+  expect_same(states.memory(), expected.memory(), what + ": states after the commit");
+}
+
 /// A sequence that starts gives the same bytes over zeros and over NaN; one that goes on does not (so the
 /// slot is read), and other slots are left alone.
 inline void expect_stale_slots_do_not_matter(const RecurrentCase& op, Ops& ops) {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <set>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -21,6 +20,7 @@ Result<Buffer> FaultyDevice::allocate(int64_t size_bytes, std::string_view what)
   }
   const auto padded = static_cast<size_t>((size_bytes + 255) / 256 * 256);
   auto* data = static_cast<std::byte*>(std::aligned_alloc(256, std::max<size_t>(padded, 256)));
+  forget_marks(data, size_bytes);
   std::memset(data, 0xa5, padded);  // content is undefined by contract: what is not cleared shows
   ++num_live;
   return Buffer(this, data, size_bytes);
@@ -42,7 +42,22 @@ Status FaultyDevice::copy_to_host(std::byte* host, const std::byte* device, int6
 Status FaultyDevice::zero(std::byte* device, int64_t size_bytes) {
   if (fail_zero) return make_error(StatusCode::kInternal, "clearing a page failed on purpose");
   std::memset(device, 0, static_cast<size_t>(size_bytes));
+  forget_marks(device, size_bytes);
   return {};
+}
+Status FaultyDevice::copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  if (++num_copies == fail_copy_at)
+    return make_error(StatusCode::kInternal, "copying a page failed on purpose");
+  std::memcpy(to, from, static_cast<size_t>(size_bytes));
+  forget_marks(to, size_bytes);
+  auto* source = const_cast<std::byte*>(from);
+  for (auto it = marks.lower_bound(source); it != marks.end() && *it < source + size_bytes; ++it)
+    marks.insert(to + (*it - source));
+  return {};
+}
+
+void FaultyDevice::forget_marks(std::byte* data, int64_t size_bytes) {
+  marks.erase(marks.lower_bound(data), marks.lower_bound(data + size_bytes));
 }
 
 namespace {
@@ -195,12 +210,13 @@ class FakeModel final : public Model {
   void commit(const RowBatch& accepted, Ops&, Weights&, const State& state, Arena&) const override {
     for (const SequenceRows& rows : accepted.sequences) {
       uint64_t& slot_state = *recurrent(state.recurrent_layers[0], rows);
+      if (rows.first_pos == 0) slot_state = kStart;
       for (int64_t i = 0; i < rows.num_rows; ++i) {
         const int64_t pos = rows.first_pos + i;
         if (accepted.positions[rows.first_row + i] != pos) ++control_.num_faults;
         slot_state = next_state(slot_state, *drafted(state.recurrent_layers[0], rows.first_row + i));
         if (slot_state != read(state, rows, pos)) ++control_.num_faults;
-        for (uint64_t* word : words(state, rows, pos)) provisional_.erase(word);
+        for (uint64_t* word : words(state, rows, pos)) provisional().erase(address(word));
       }
     }
   }
@@ -250,16 +266,19 @@ class FakeModel final : public Model {
       for (const bool is_value : {false, true}) {
         uint64_t* word = slot(state.kv_layers[layer], is_value, rows, pos);
         // A page that was not cleared, or a position computed twice; what was drafted is written over.
-        if (*word != 0 && !provisional_.contains(word)) ++control_.num_faults;
-        is_drafted ? void(provisional_.insert(word)) : void(provisional_.erase(word));
+        if (*word != 0 && !provisional().contains(address(word))) ++control_.num_faults;
+        is_drafted ? void(provisional().insert(address(word))) : void(provisional().erase(address(word)));
         *word = stored_state(value, layer, is_value);
       }
     }
   }
 
+  /// Words of rows that were drafted and not accepted yet.
+  std::set<std::byte*>& provisional() const { return control_.device.marks; }
+  static std::byte* address(uint64_t* word) { return reinterpret_cast<std::byte*>(word); }
+
   FakeModelControl& control_;
   ModelSpec spec_;
-  mutable std::set<uint64_t*> provisional_;  ///< Words of rows that were drafted and not accepted yet.
 };
 
 /// Weights of nothing.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,11 @@ class FaultyDevice final : public Device {
   std::atomic<int> num_live{0};              ///< Buffers not freed.
   std::atomic<int> refuse_allocation_at{0};  ///< This call (from 1) is refused; 0: none.
   std::atomic<bool> fail_zero{false};
+  std::atomic<int> fail_copy_at{0};  ///< This copy() (from 1) fails; 0: none.
+  std::atomic<int> num_copies{0};    ///< Calls of copy() so far.
+  /// Addresses that the fake model marks. A block loses its marks when it is allocated or zeroed; a copy has
+  /// those of its source.
+  std::set<std::byte*> marks;
   int64_t free_memory_bytes = (int64_t{8} << 20) + (16 << 10);  ///< Twice 4 MB of pages, and states.
 
   std::string name() const override { return "faulty"; }
@@ -34,9 +40,11 @@ class FaultyDevice final : public Device {
   Status copy_to_device(std::byte* device, const std::byte* host, int64_t size_bytes) override;
   Status copy_to_host(std::byte* host, const std::byte* device, int64_t size_bytes) override;
   Status zero(std::byte* device, int64_t size_bytes) override;
+  Status copy(std::byte* to, const std::byte* from, int64_t size_bytes) override;
 
  private:
   void free(std::byte* data, int64_t size_bytes) override;
+  void forget_marks(std::byte* data, int64_t size_bytes);
 };
 
 /// What tests do to a fake model, and what it saw. Set before the engine starts; the hooks run on its thread.

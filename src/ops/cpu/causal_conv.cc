@@ -119,25 +119,33 @@ int64_t channels_per_task(int64_t num_rows, int64_t num_channels, int num_thread
   return std::min(num_channels, wanted / kLineFloats * kLineFloats);
 }
 
-/// The last taps - 1 rows before row `end`; ascending, because a kept row may move to an earlier place.
-void keep_last_rows(const ConvBlock& block, int64_t end, float* kept) {
+/// The last taps - 1 rows before row `end`, to rows of `stride` floats; ascending, because a kept row may
+/// move to an earlier place.
+void keep_last_rows(const ConvBlock& block, int64_t end, float* kept, int64_t stride) {
   const int64_t tail = block.taps - 1;
   for (int64_t i = 0; i < tail; ++i) {
-    float* to = kept + i * block.kept_stride;
+    float* to = kept + i * stride;
     const float* from = block.reach(end - tail + i);
     if (from != to) std::memcpy(to, from, static_cast<size_t>(block.num_channels) * sizeof(float));
   }
 }
 
-void convolve(const CausalConvCall& call, const SequenceRows& sequence, int64_t first_channel,
-              int64_t num_channels, void (*run_block)(const ConvBlock&)) {
-  const int64_t C = call.x.dim(1), taps = call.weight.dim(0);
+/// Some channels of a sequence.
+struct ConvTask {
+  const SequenceRows& sequence;
+  int64_t first_channel = 0, num_channels = 0;
+  const float* zeros = nullptr;  ///< [C]: a row before the sequence's start.
+};
+
+// The slot of a sequence that starts is not cleared for it: with drafted rows only it stays as it was, and
+// other tasks may read it.
+void convolve(const CausalConvCall& call, const ConvTask& task, void (*run_block)(const ConvBlock&)) {
+  const auto& [sequence, first_channel, num_channels, zeros] = task;
+  const int64_t C = call.x.dim(1);
+  const bool is_start = sequence.first_pos == 0;
   float* kept = call.states->conv_rows(sequence.state_slot) + first_channel;
-  if (sequence.first_pos == 0) {
-    for (int64_t i = 0; i < taps - 1; ++i) std::fill_n(kept + i * C, num_channels, 0.0f);
-  }
   const ConvBlock block{
-      .taps = taps,
+      .taps = call.weight.dim(0),
       .num_rows = sequence.num_rows,
       .num_channels = num_channels,
       .x = call.x.row<const float>(sequence.first_row) + first_channel,
@@ -145,12 +153,12 @@ void convolve(const CausalConvCall& call, const SequenceRows& sequence, int64_t 
       .weight = call.weight.row<const float>(0) + first_channel,
       .weight_stride = call.weight.row_stride,
       .bias = call.bias.data == nullptr ? nullptr : call.bias.row<const float>(0) + first_channel,
-      .kept = kept,
-      .kept_stride = C,
+      .kept = is_start ? zeros + first_channel : kept,
+      .kept_stride = is_start ? 0 : C,
       .out = call.out.row<float>(sequence.first_row) + first_channel,
       .out_stride = call.out.row_stride};
   run_block(block);
-  if (sequence.num_stored() > 0) keep_last_rows(block, sequence.num_stored(), kept);
+  if (sequence.num_stored() > 0) keep_last_rows(block, sequence.num_stored(), kept, C);
 }
 
 }  // namespace
@@ -162,10 +170,17 @@ void causal_conv(CpuContext& cpu, const CausalConvCall& call) {
   // One split for all sequences, by their mean length.
   const int64_t channels = channels_per_task(call.rows.num_rows() / num_sequences, C, cpu.pool.num_threads());
   const int64_t tasks_per_sequence = (C + channels - 1) / channels;
+  const Workspace::Frame frame(cpu.workspace);
+  auto* zeros = cpu.workspace.take<float>(C);
+  std::fill_n(zeros, C, 0.0f);
   cpu.pool.run(num_sequences * tasks_per_sequence, [&](int64_t task) {
     const int64_t first = task % tasks_per_sequence * channels;
-    convolve(call, call.rows.sequences[static_cast<size_t>(task / tasks_per_sequence)], first,
-             std::min(channels, C - first), run_block);
+    convolve(call,
+             {.sequence = call.rows.sequences[static_cast<size_t>(task / tasks_per_sequence)],
+              .first_channel = first,
+              .num_channels = std::min(channels, C - first),
+              .zeros = zeros},
+             run_block);
   });
 }
 

@@ -1,0 +1,112 @@
+// See draft_branches.h.
+#include "engine/draft_branches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tensorfold {
+namespace {
+
+/// The guesses from the root to `node`, and on by the first that follows.
+std::vector<int32_t> path_through(const Draft& draft, int32_t node) {
+  std::vector<int32_t> path;
+  for (int32_t i = node; i >= 0; i = draft.parents[i]) path.push_back(i);
+  std::reverse(path.begin(), path.end());
+  for (int32_t i = node + 1; i < draft.size(); ++i)
+    if (draft.parents[i] == path.back()) path.push_back(i);
+  return path;
+}
+
+/// New indices of the guesses of a draft, in the order in which branches bring them.
+class Order {
+ public:
+  explicit Order(int64_t size) : index_of_(static_cast<size_t>(size), -1) {}
+
+  /// Numbers what is new of a branch, and renames its guesses.
+  void add(DraftBranch& branch) {
+    branch.num_shared = 0;
+    for (int32_t& node : branch.nodes) {
+      int32_t& index = index_of_[static_cast<size_t>(node)];
+      if (index < 0) {
+        index = static_cast<int32_t>(order_.size());
+        order_.push_back(node);
+      } else {
+        ++branch.num_shared;
+      }
+      node = index;
+    }
+  }
+  std::span<const int32_t> nodes() const { return order_; }
+
+ private:
+  std::vector<int32_t> index_of_, order_;
+};
+
+}  // namespace
+
+void DraftBranches::split(const Draft& draft) {
+  branches_.clear();
+  if (draft.is_chain()) return;
+  std::vector<bool> is_covered(draft.tokens.size());
+  for (int32_t node = 0; node < draft.size(); ++node) {
+    if (is_covered[node]) continue;
+    DraftBranch& branch = branches_.emplace_back(*pool_);
+    branch.nodes = path_through(draft, node);
+    for (const int32_t i : branch.nodes) is_covered[i] = true;
+  }
+}
+
+/// False, and none taken, where they are not free.
+Result<bool> DraftBranches::take_pages(DraftBranch& branch, int64_t last_pos, const PageTable& pages) {
+  const int64_t end_pos = last_pos + branch.num_rows();
+  if (pages_for_tokens(end_pos) - last_pos / kPageTokens > pool_->num_free()) return false;
+  TF_RETURN_IF_ERROR(branch.pages.fork(pages, last_pos));
+  TF_RETURN_IF_ERROR(branch.pages.grow_to(end_pos));
+  return true;
+}
+
+Status DraftBranches::keep(Draft& draft, const Room& room, const PageTable& pages) {
+  TF_DCHECK(!branches_.empty());
+  Order order(draft.size());
+  branches_.front().nodes.resize(static_cast<size_t>(room.num_first));
+  order.add(branches_.front());
+  // The row of the last known token is a drafted one as soon as there is a second branch.
+  int64_t rows_left = room.num_rows - 1;
+  std::vector<DraftBranch> kept;
+  kept.push_back(std::move(branches_.front()));
+  for (size_t i = 1; i < branches_.size() && room.num_first > 0; ++i) {
+    DraftBranch& branch = branches_[i];
+    if (branch.num_rows() > rows_left) continue;
+    TF_ASSIGN_OR_RETURN(const bool has_pages, take_pages(branch, room.last_pos, pages));
+    if (!has_pages) continue;
+    rows_left -= branch.num_rows();
+    order.add(branch);
+    kept.push_back(std::move(branch));
+  }
+  draft.keep(order.nodes());
+  if (kept.size() == 1) kept.clear();
+  for (DraftBranch& branch : kept)
+    for (const int32_t node : branch.nodes) branch.tokens.push_back(draft.tokens[node]);
+  branches_.swap(kept);
+  return {};
+}
+
+int64_t DraftBranches::num_rows() const {
+  int64_t num_rows = 0;
+  for (const DraftBranch& branch : branches_) num_rows += branch.num_rows();
+  return num_rows;
+}
+
+int64_t DraftBranches::accept(int64_t last, PageTable& pages) {
+  int64_t first_row = 0;
+  size_t winner = 0;
+  // Guesses are numbered as branches bring them, so the first branch that ends behind `last` has it.
+  while (branches_[winner].nodes.back() < last) first_row += branches_[winner++].num_rows();
+  if (winner > 0) pages.swap(branches_[winner].pages);
+  clear();
+  return first_row;
+}
+
+}  // namespace tensorfold
