@@ -144,6 +144,7 @@ struct Engine::Impl {
 
   Status start();
   Result<StateMemory> divide_memory() const;
+  Status check_context(int64_t kv_tokens) const;
   void run_thread();
   bool take_commands();
   void run_pass();
@@ -172,6 +173,23 @@ Result<StateMemory> Engine::Impl::divide_memory() const {
        .max_sequences = options.max_sequences});
 }
 
+/// What KV memory means for the longest request, before one finds out. The newest token is not kept: N tokens
+/// take N - 1 positions.
+Status Engine::Impl::check_context(int64_t kv_tokens) const {
+  const int64_t model_tokens = model->model->spec().max_position_embeddings;
+  if (options.context_tokens - 1 > kv_tokens)
+    return make_error(
+        StatusCode::kOutOfMemory,
+        "a context of {} tokens does not fit: KV memory holds {} tokens; give it more, or ask for a "
+        "context of {}",
+        options.context_tokens, kv_tokens, kv_tokens);
+  // Without a limit of the user's the context is what there is, and the line about it is enough.
+  if (options.context_tokens == 0 && options.kv_memory_bytes > 0 && kv_tokens < model_tokens)
+    log_warning("{}: KV memory holds {} tokens, so no request can be longer; the model was made for {}",
+                model->name, kv_tokens, model_tokens);
+  return {};
+}
+
 Status Engine::Impl::start() {
   const ModelSpec& spec = model->model->spec();
   TF_RETURN_IF_ERROR(check_options(options, spec));
@@ -179,10 +197,10 @@ Status Engine::Impl::start() {
   options.max_sequences = memory.max_sequences;
   if (options.pass_tokens == 0) options.pass_tokens = model->ops->device().is_host_memory() ? 512 : 2048;
   const int64_t kv_tokens = memory.num_pages * kPageTokens;
+  TF_RETURN_IF_ERROR(check_context(kv_tokens));
   limits = {.vocab_size = spec.vocab_size,
             .context_tokens = options.context_tokens > 0 ? options.context_tokens
-                                                         : std::min(spec.max_position_embeddings, kv_tokens),
-            .kv_tokens = kv_tokens};
+                                                         : std::min(spec.max_position_embeddings, kv_tokens)};
   const int64_t max_drafted = max_drafted_rows(options);
   const Scheduler::Options policy{.max_sequences = options.max_sequences,
                                   .pass_tokens = options.pass_tokens,
@@ -322,7 +340,10 @@ Status Engine::Impl::accept_token(Sequence& sequence, int64_t logit_row, Event& 
   if (token < 0) return undrawable_error(logits, pos - 1);
   if (options.observer != nullptr) options.observer->on_token(sequence.id, pos, token, logits);
 
-  if (pos == sequence.num_prompt_tokens) counters.prompt_tokens += pos;
+  if (pos == sequence.num_prompt_tokens) {
+    counters.prompt_tokens += pos;
+    sequence.first_token_at = std::chrono::steady_clock::now();
+  }
   ++counters.generated_tokens;
   append_token(sequence, token, logits, event);
   return {};
@@ -382,9 +403,7 @@ void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
 /// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
 void Engine::Impl::finish(Sequence& sequence, Event event) {
   event.usage = sequence.usage();
-  if (event.usage.speculative.rounds > 0)
-    log_info("request {}: {} tokens, {}", sequence.id, event.usage.completion_tokens,
-             dump_json(speculative_json(event.usage.speculative)));
+  if (log_level() <= LogLevel::kInfo) log_info("{}", finished_line(sequence, *event.finish));
   deliveries.push_back(
       {.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
 }

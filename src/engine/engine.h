@@ -102,8 +102,8 @@ using DrafterFactory = std::function<std::unique_ptr<Drafter>(const Request&)>;
 
 /// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
-  /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is
-  /// less.
+  /// Longest sequence, prompt and reply, which KV memory must hold. 0: the model's own limit, or what KV
+  /// memory holds where that is less.
   int64_t context_tokens = 0;
   /// Limit of all KV pages and recurrent states; resident memory grows to it only with use. 0: half of the
   /// memory that is free once the model is loaded, and no more than max_sequences full contexts. When it is
@@ -116,8 +116,8 @@ struct EngineOptions {
   int64_t max_queued = 1024;
   /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a
   /// quarter of it, so that a long prompt delays the others' next token by a quarter of the time. Larger:
-  /// faster prompts, more scratch memory. 0: 512, or 2,048 where the device's memory is its own (a GPU needs more
-  /// rows to be busy, and is through with them sooner).
+  /// faster prompts, more scratch memory. 0: 512, or 2,048 where the device's memory is its own (a GPU needs
+  /// more rows to be busy, and is through with them sooner).
   int64_t pass_tokens = 0;
   DraftMode draft = DraftMode::kOff;
   /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
@@ -150,8 +150,8 @@ struct EngineStats {
 /// its ops serve one thread.
 class Engine {
  public:
-  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page,
-  /// scratch or logits.
+  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page
+  /// or below context_tokens, scratch or logits.
   static Result<std::unique_ptr<Engine>> create(std::shared_ptr<LoadedModel> model,
                                                 const EngineOptions& options);
 
@@ -159,8 +159,8 @@ class Engine {
   ~Engine();
 
   /// Queues a request; its events go to `sink`, which is called at least once. Refused at once: empty or
-  /// out-of-vocabulary prompt, one that leaves no room in the context, one that KV memory can never hold, a
-  /// parameter out of range, an empty stop string (kInvalidArgument), a full queue (kBusy).
+  /// out-of-vocabulary prompt, one that leaves no room in the context, a parameter out of range, an empty
+  /// stop string (kInvalidArgument), a full queue (kBusy).
   Result<RequestId> submit(Request request, EventSink sink);
 
   /// Stops a request within one pass; its last event is kCancelled unless it ended by itself first. Unknown

@@ -2,8 +2,10 @@
 // told.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -53,6 +55,8 @@ struct Sequence {
   TextStream text;
   SequenceDrafts drafts;
   EventSink sink;
+  std::chrono::steady_clock::time_point submitted_at = {};
+  std::chrono::steady_clock::time_point first_token_at = {};  ///< Valid once there is one.
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_pending() const { return num_tokens() - num_computed; }
@@ -78,11 +82,15 @@ struct Sequence {
   }
 };
 
+/// What the log says of a request that has ended, now: "request 7: length, 12 prompt tokens, 40 completion
+/// tokens, 0.524 s, 81.3 tokens/s". The seconds are all since it was submitted; the rate is that after the
+/// first token, and left out where there is none. Drafts follow where some were verified.
+std::string finished_line(const Sequence& sequence, FinishReason reason);
+
 /// What bounds a request.
 struct SequenceLimits {
   int64_t vocab_size = 0;
-  int64_t context_tokens = 0;  ///< Longest sequence.
-  int64_t kv_tokens = 0;       ///< Positions that all KV pages together hold.
+  int64_t context_tokens = 0;  ///< Longest sequence; all KV pages together hold it.
 };
 
 /// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe
