@@ -101,6 +101,7 @@ EngineOptions engine_options(const EngineFlags& flags) {
                   : flags.draft == "lookup" ? DraftMode::kLookup
                                             : DraftMode::kOff;
   options.draft_max = flags.draft_max;
+  options.session_tokens = flags.session_tokens;
   return options;
 }
 

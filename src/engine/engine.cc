@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "drafters/lookup.h"
+#include "drafters/session_corpus.h"
 #include "engine/kv_pages.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
@@ -34,6 +35,7 @@ Status check_options(const EngineOptions& options, const ModelSpec& spec) {
   TF_RETURN_IF_ERROR(check("max_sequences", options.max_sequences, 1));
   TF_RETURN_IF_ERROR(check("max_queued", options.max_queued, 0));
   TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 0));
+  TF_RETURN_IF_ERROR(check("session_tokens", options.session_tokens, 0));
   if (options.draft_max < 1 || options.draft_max > kMaxDraftTokens)
     return invalid_argument("draft_max is {}, expected 1 to {}", options.draft_max, kMaxDraftTokens);
   if (options.context_tokens > spec.max_position_embeddings) {
@@ -72,13 +74,30 @@ int64_t max_drafted_rows(const EngineOptions& options) {
   return std::clamp(kSeveral, options.draft_max, options.draft_max * options.max_sequences);
 }
 
+/// Prompt lookup with what the request's session has beside its prompt.
+std::unique_ptr<Drafter> make_lookup(SessionCorpus* sessions, const Request& request) {
+  auto lookup = std::make_unique<LookupDrafter>();
+  if (sessions == nullptr || !request.session) return lookup;
+  for (const std::vector<int32_t>& text : sessions->texts_beside(*request.session, request.prompt))
+    lookup->add_text(text);
+  return lookup;
+}
+
 /// The drafter that EngineOptions::draft means for a request, or null.
-std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, const Request& request) {
+std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpus* sessions,
+                                      const Request& request) {
   if (options.draft == DraftMode::kOff || !request.draft) return nullptr;
   std::unique_ptr<Drafter> drafter =
-      options.make_drafter ? options.make_drafter(request) : std::make_unique<LookupDrafter>();
+      options.make_drafter ? options.make_drafter(request) : make_lookup(sessions, request);
   if (drafter != nullptr) drafter->extend(request.prompt);
   return drafter;
+}
+
+/// What a session keeps of a reply: with the last tokens of its prompt, so that its beginning is found too.
+std::span<const int32_t> session_text(const Sequence& sequence) {
+  constexpr int64_t kLead = 8;
+  const int64_t start = std::max<int64_t>(0, sequence.num_prompt_tokens - kLead);
+  return std::span(sequence.tokens).subspan(static_cast<size_t>(start));
 }
 
 /// Joins pieces of text of one kind that follow each other.
@@ -122,7 +141,8 @@ struct Engine::Impl {
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Verifier> verifier;
-  std::vector<int64_t> num_accepted;  ///< Of each planned entry whose sequence goes on.
+  std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
+  std::vector<int64_t> num_accepted;        ///< Of each planned entry whose sequence goes on.
   std::vector<Delivery> deliveries;
   EngineStats counters;
 
@@ -214,6 +234,8 @@ Status Engine::Impl::start() {
   scheduler = std::make_unique<Scheduler>(policy, *pool);
   verifier = std::make_unique<Verifier>(
       Verifier::Options{.max_tokens = options.draft_max, .is_measured = options.draft == DraftMode::kAuto});
+  if (options.draft != DraftMode::kOff && options.session_tokens > 0)
+    sessions = std::make_unique<SessionCorpus>(SessionCorpusOptions{.max_tokens = options.session_tokens});
   eos_ids = end_of_sequence_ids(*model);
   publish_stats();
   report_ignored_defaults(*model);
@@ -403,6 +425,7 @@ void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
 /// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
 void Engine::Impl::finish(Sequence& sequence, Event event) {
   event.usage = sequence.usage();
+  if (sessions != nullptr && sequence.session) sessions->add(*sequence.session, session_text(sequence));
   if (log_level() <= LogLevel::kInfo) log_info("{}", finished_line(sequence, *event.finish));
   deliveries.push_back(
       {.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
@@ -462,13 +485,15 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   Impl& impl = *impl_;
   // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
   // are made outside the lock.
-  std::unique_ptr<Drafter> drafter = make_drafter(impl.options, request);
+  std::unique_ptr<Drafter> drafter = make_drafter(impl.options, impl.sessions.get(), request);
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
                       make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
                                     *impl.pool, *impl.slots));
   sequence->drafts.num_shown = sequence->num_prompt_tokens;
   if (drafter != nullptr) sequence->drafts.usage.drafter = drafter->name();
   sequence->drafts.drafter = std::move(drafter);
+  if (impl.sessions != nullptr && sequence->session)
+    impl.sessions->add_prompt(*sequence->session, sequence->tokens);
   RequestId id;
   {
     const std::lock_guard lock(impl.mutex);
@@ -493,8 +518,13 @@ void Engine::cancel(RequestId id) {
 }
 
 EngineStats Engine::stats() const {
+  SessionCorpusStats sessions;
+  if (impl_->sessions != nullptr) sessions = impl_->sessions->stats();
   const std::lock_guard lock(impl_->mutex);
-  return impl_->shared.stats;
+  EngineStats stats = impl_->shared.stats;
+  stats.sessions = sessions.sessions;
+  stats.session_tokens = sessions.tokens;
+  return stats;
 }
 
 int64_t Engine::context_tokens() const { return impl_->limits.context_tokens; }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "drafters/drafter.h"
+#include "drafters/session_corpus.h"
 #include "engine/draft_usage.h"
 #include "engine/loaded_model.h"
 #include "text/output_parser.h"
@@ -35,6 +36,10 @@ struct Request {
   bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
   int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
   bool draft = true;      ///< false: one token a pass, whatever EngineOptions::draft says.
+  /// Requests of one key are turns of one conversation: guesses are also looked for in the others' prompts
+  /// and replies, what a client cuts out of the history included. Their speed is then all that tells of each
+  /// other. Absent: nothing is kept of this request.
+  std::optional<SessionKey> session = {};
   /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With
   /// it, stop strings are looked for in the content only, and the format's own end tokens end the reply too.
   std::shared_ptr<const OutputFormat> format = {};
@@ -123,6 +128,9 @@ struct EngineOptions {
   /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
   /// good, more work thrown away where they are not.
   int64_t draft_max = 8;
+  /// Tokens of sessions' texts that are kept, of 4 bytes each; the least recently used go first. More:
+  /// guesses from further back, where there are many conversations. 0: none. Only prompt lookup uses them.
+  int64_t session_tokens = int64_t{1} << 20;
   /// Tests and benchmarks: drafters of their own instead of those of `draft`, which must not be kOff.
   DrafterFactory make_drafter = {};
   /// Tests: sees the logits of every generated token. Null costs nothing. Must outlive the engine.
@@ -144,6 +152,8 @@ struct EngineStats {
   int64_t draft_accepted_tokens = 0;
   int64_t draft_zero_accept_rounds = 0;
   int64_t draft_passes_avoided = 0;
+  int64_t sessions = 0;        ///< Now, as is the next.
+  int64_t session_tokens = 0;  ///< Of the texts kept of them.
 };
 
 /// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel:

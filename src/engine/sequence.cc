@@ -99,6 +99,7 @@ Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink,
   sequence->sampling = request.sampling;
   sequence->num_logprobs = request.num_logprobs;
   sequence->ignore_eos = request.ignore_eos;
+  sequence->session = request.session;
   sequence->sink = std::move(sink);
   sequence->submitted_at = std::chrono::steady_clock::now();
   return sequence;

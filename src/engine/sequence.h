@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct Sequence {
   uint64_t seed = 0;
   int num_logprobs = -1;  ///< As Request.
   bool ignore_eos = false;
+  std::optional<SessionKey> session;  ///< As Request.
   PageTable pages;
   StateSlot state;  ///< Held from admission to the end or to preemption; empty without recurrent layers.
   TextStream text;

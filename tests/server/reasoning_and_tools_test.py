@@ -401,6 +401,32 @@ def test_tools_are_refused_where_the_template_has_no_place_for_them(server):
         chat(client)
 
 
+def test_a_second_turn_finds_the_reasoning_that_the_client_left_out(folder_of, start_server):
+    """The reply of the second turn is that of the first, whose reasoning and calls are not in the history."""
+    server = start_server(folder_of("qwen"), "--draft", "lookup")
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    history = QUESTION + [{"role": "assistant", "content": "Let me see."}, {"role": "user", "content": "And now?"}]
+
+    def accepted(messages, **fields):
+        reply = chat(client, messages=messages, temperature=0, **fields)
+        assert parts_of(reply.choices[0]) == EXPECTED["qwen"]
+        return reply.usage.speculative["accepted"]
+
+    alone = accepted(QUESTION)
+    tokens = chat(client, messages=history, extra_body={"draft": False}, user="somebody").usage.completion_tokens
+    assert accepted(history) > max(tokens / 2, 2 * alone)
+    assert server.metric("tensorfold_sessions") == 2 and server.metric("tensorfold_session_tokens") > tokens
+    # Another conversation, another user or another key sees nothing of it.
+    assert accepted([{"role": "user", "content": "Hello?"}] + history[1:]) < tokens / 2
+    assert accepted(history, user="else") < tokens / 2
+    assert accepted(history, prompt_cache_key="k") < tokens / 2
+    assert accepted(history, prompt_cache_key="k") > tokens / 2
+    without = start_server(folder_of("qwen"), "--draft", "lookup", "--session-tokens", "0")
+    client = openai.OpenAI(base_url=without.url, api_key="none", max_retries=0)
+    accepted(QUESTION)
+    assert accepted(history) < tokens / 2 and without.metric("tensorfold_sessions") == 0
+
+
 @pytest.mark.parametrize("family", ["glm4_moe", "gpt_oss", "nemotron_h", "qwen3", "qwen3_5", "qwen3_next"])
 def test_toys_of_families_with_tools_and_thinking_take_them(tmp_path, start_server, family):
     server = start_server(create_toy(tmp_path / "toy", "--family", family, "--layers", "4", "--hidden", "128"))
