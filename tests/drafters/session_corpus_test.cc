@@ -131,13 +131,14 @@ TEST(SessionCorpus, ManySmallSessionsAreBoundedToo) {
   SessionCorpus corpus({.max_tokens = 1000});
   for (SessionKey key = 0; key < 10'000; ++key) corpus.add(key, text(1, 1));
   EXPECT_EQ(corpus.stats().sessions, 1000 / (kSessionCost + kTextCost + 1));
-  corpus.add(1, {});
-  EXPECT_EQ(corpus.stats().sessions, 1000 / (kSessionCost + kTextCost + 1))
-      << "an empty text makes no session";
   SessionCorpus nothing({.max_tokens = 10, .max_session_tokens = 10});
   nothing.add(1, text(1, 100));
   EXPECT_EQ(nothing.stats().sessions, 0);
   EXPECT_EQ(nothing.stats().tokens, 0);
+  SessionCorpus empty;
+  empty.add(1, {});
+  empty.add_prompt(1, {});
+  EXPECT_EQ(empty.stats().sessions, 0);
 }
 
 TEST(SessionCorpus, ManyThreadsMayUseIt) {

@@ -441,8 +441,12 @@ def test_toys_of_families_with_tools_and_thinking_take_them(tmp_path, start_serv
     assert offered > len(json.dumps(WEATHER))
     assert ask(True).usage.prompt_tokens - prompt_tokens == len("T\n")
     assert ask(False).usage.prompt_tokens - prompt_tokens == len("T\n\nT\n\n")
-    whole = [parts_of(ask(True, max_tokens=4000, seed=seed).choices[0]) for seed in range(4)]
-    assert all(parts["reasoning"] for parts in whole) and any(parts["content"] for parts in whole), "thinking ends"
+    for seed in range(16):  # random weights end their thinking, or the reply in the middle of it
+        thought = parts_of(ask(True, max_tokens=1000, seed=seed).choices[0])
+        assert thought["reasoning"]
+        if thought["content"]:
+            break
+    assert thought["content"], "thinking never ends"
     assert not any(parts_of(ask(False, seed=seed).choices[0])["reasoning"] for seed in range(4))
     call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
     said = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "sunny"}]
