@@ -48,6 +48,7 @@ class Chat {
   void run_command(const std::string& line) {
     if (line == "/clear") {
       messages_ = first_messages(options_.system);
+      ++session_;
       fmt::print("The conversation is forgotten.\n");
     } else {
       fmt::print("{}{}", line == "/help" ? "" : "There is no command " + line + ".\n", kHelp);
@@ -81,6 +82,7 @@ class Chat {
                     .sampling = options_.sampling,
                     .max_tokens = options_.max_tokens,
                     .stop = {},
+                    .session = session_,
                     .format = std::move(prompt.format)};
     ReplyPrinter printer;
     Result<GeneratedReply> reply = generate_reply(
@@ -94,6 +96,7 @@ class Chat {
   const ChatOptions& options_;
   InterruptGuard interrupts_;
   Json messages_;
+  SessionKey session_ = 0;  ///< Of the conversation.
 };
 
 }  // namespace

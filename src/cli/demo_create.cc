@@ -1,11 +1,13 @@
 // `tensorfold demo create OUT`: a toy checkpoint.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <utility>
 
 #include "cli/command.h"
 #include "cli/progress.h"
+#include "cli/terminal.h"
 #include "cli/toy_checkpoint.h"
 
 namespace tensorfold {
@@ -27,27 +29,29 @@ class DemoCreateCommand : public Command {
 
   void add_flags(Flags& flags) override {
     flags.argument("OUT", "Folder to write; must not exist yet.", folder_);
-    flags.choice("family", "Architecture.", options_.family,
-                 std::vector<std::string>(toy_families().begin(), toy_families().end()));
+    flags.text("family", "NAME",
+               fmt::format("Architecture: {}. Default llama.", fmt::join(toy_families(), ", ")),
+               options_.family);
     flags.text("like", "NAME",
-               "A published model whose shapes to take; of the other sizes only --layers counts then.",
+               "A published model whose shapes to take; sizes that are given here go before its own.",
                options_.like);
     flags.count("params", "About this many weights in all: chooses hidden, layers and head-dim.",
                 num_params_);
-    flags.integer("layers", "num_hidden_layers; 0 is 4, or all of --like.", options_.num_layers, 0, 4096);
-    flags.integer("hidden", "hidden_size.", options_.hidden_size, 64, 1 << 20);
-    flags.integer(
-        "intermediate",
-        "intermediate_size; of an expert where there are some. 0 is 3 times hidden (an expert: half).",
-        options_.intermediate_size, 0, 1 << 22);
-    flags.integer("heads", "num_attention_heads; 0 is hidden / head-dim.", options_.num_heads, 0, 4096);
-    flags.integer("kv-heads", "num_key_value_heads; 0 is a quarter of heads.", options_.num_kv_heads, 0,
-                  4096);
-    flags.integer("head-dim", "head_dim.", options_.head_dim, 2, 1024);
-    flags.integer("vocab", "vocab_size.", options_.vocab_size, kMinToyVocab, 1 << 22);
-    flags.integer("experts", "num_experts, of families that have them.", options_.num_experts, 1, 65536);
-    flags.integer("experts-per-token", "num_experts_per_tok.", options_.num_experts_per_tok, 1, 65536);
-    flags.integer("context", "max_position_embeddings.", options_.max_position_embeddings, 1, 1 << 30);
+    const auto size = [&flags](const char* name, const char* help, int64_t& target, const char* standard,
+                               int64_t most = 1 << 30) {
+      flags.integer(name, help, target, 0, most, fmt::format("{}, or that of --like", standard));
+    };
+    size("layers", "num_hidden_layers; of --like the first ones.", options_.num_layers, "4", 4096);
+    size("hidden", "hidden_size.", options_.hidden_size, "256");
+    size("intermediate", "intermediate_size, of an expert where there are some.", options_.intermediate_size,
+         "3 times hidden (an expert: half)");
+    size("heads", "num_attention_heads.", options_.num_heads, "hidden / head-dim");
+    size("kv-heads", "num_key_value_heads.", options_.num_kv_heads, "a quarter of heads");
+    size("head-dim", "head_dim.", options_.head_dim, "64");
+    size("vocab", "vocab_size.", options_.vocab_size, "512");
+    size("experts", "num_experts, of families that have them.", options_.num_experts, "8");
+    size("experts-per-token", "num_experts_per_tok.", options_.num_experts_per_tok, "2");
+    size("context", "max_position_embeddings.", options_.max_position_embeddings, "4096");
     flags.toggle("tie", "The embedding serves as lm_head too (tie_word_embeddings).",
                  options_.tie_word_embeddings);
     flags.choice("quant", "bf16, or MLX affine 4-bit in groups of 64.", quant_, {"bf16", "4bit"});
@@ -58,21 +62,14 @@ class DemoCreateCommand : public Command {
   Status run() override {
     options_.is_quantized = quant_ == "4bit";
     options_.seed = static_cast<uint64_t>(seed_);
-    if (num_params_ > 0 && !options_.like.empty())
-      return invalid_argument("--params {} does not go with --like {}, which has its own sizes", num_params_,
-                              options_.like);
-    if (num_params_ > 0) options_ = toy_options_of_size(options_, num_params_);
-    if (options_.like.empty()) {
-      TF_ASSIGN_OR_RETURN(options_, complete_toy_options(options_));
+    if (num_params_ > 0) {
+      TF_RETURN_IF_ERROR(check_params());
+      options_ = toy_options_of_size(options_, num_params_);
     }
+    TF_ASSIGN_OR_RETURN(options_, complete_toy_options(options_));
     TF_ASSIGN_OR_RETURN(const ToyModel model, make_toy_model(options_));
     const auto start = std::chrono::steady_clock::now();
-    int64_t bytes = 0;
-    const LoadProgress bar = quiet_ ? LoadProgress() : show_progress(folder_, "writing");
-    TF_RETURN_IF_ERROR(write_toy_checkpoint(folder_, model, options_.seed, [&](int64_t done, int64_t total) {
-      bytes = total;
-      if (bar) bar(done, total);
-    }));
+    TF_ASSIGN_OR_RETURN(const int64_t bytes, write(model));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const auto config_int = [&](const char* key) { return model.config.find(key)->as_int(); };
     fmt::print("{}: {}, {} layers, hidden {}, {:.4g} M weights, {} in {:.1f} s\n", folder_,
@@ -83,6 +80,35 @@ class DemoCreateCommand : public Command {
   }
 
  private:
+  /// --params chooses sizes: they cannot be given too.
+  Status check_params() const {
+    const auto refuse = [&](std::string_view flag, const auto& value) {
+      return invalid_argument("--params {} does not go with --{} {}; one of them sets the size", num_params_,
+                              flag, value);
+    };
+    if (!options_.like.empty()) return refuse("like", options_.like);
+    for (const auto& [flag, value] : {std::pair("layers", options_.num_layers),
+                                      {"hidden", options_.hidden_size},
+                                      {"head-dim", options_.head_dim}})
+      if (value != 0) return refuse(flag, value);
+    return {};
+  }
+
+  /// The bytes of the weights. A signal stops it, and leaves nothing.
+  Result<int64_t> write(const ToyModel& model) const {
+    const LoadProgress bar = quiet_ ? LoadProgress() : show_progress(folder_, "writing");
+    const StopGuard stop;
+    int64_t bytes = 0;
+    const Status status =
+        write_toy_checkpoint(folder_, model, options_.seed, [&](int64_t done, int64_t total) {
+          bytes = total;
+          if (bar) bar(done, total);
+          return stop.status();
+        });
+    if (!status.ok()) return status.with_context(folder_ + " was not written");
+    return bytes;
+  }
+
   std::string folder_;
   ToyOptions options_;
   std::string quant_ = "bf16";

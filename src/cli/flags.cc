@@ -102,15 +102,17 @@ void Flags::text(std::string name, std::string value_name, std::string help, std
                     .apply = store(target, [](std::string_view text) { return Result(std::string(text)); })});
 }
 
-void Flags::integer(std::string name, std::string help, int64_t& target, int64_t least, int64_t most) {
+void Flags::integer(std::string name, std::string help, int64_t& target, int64_t least, int64_t most,
+                    std::string zero_text) {
   const auto parse = [least, most](std::string_view text) {
     return parse_number<int64_t>(text, least, most);
   };
-  flags_.push_back({.name = std::move(name),
-                    .value_name = "N",
-                    .help = std::move(help),
-                    .default_text = fmt::format("{}", target),
-                    .apply = store(target, parse)});
+  flags_.push_back(
+      {.name = std::move(name),
+       .value_name = "N",
+       .help = std::move(help),
+       .default_text = target == 0 && !zero_text.empty() ? std::move(zero_text) : fmt::format("{}", target),
+       .apply = store(target, parse)});
 }
 
 void Flags::integer(std::string name, std::string help, std::optional<int64_t>& target, int64_t least,
@@ -188,6 +190,14 @@ void Flags::choice(std::string name, std::string help, std::string& target,
 }
 
 void Flags::toggle(std::string name, std::string help, bool& target) {
+  flags_.push_back({.name = std::move(name),
+                    .value_name = {},
+                    .help = std::move(help),
+                    .default_text = {},
+                    .apply = store(target, parse_switch)});
+}
+
+void Flags::toggle(std::string name, std::string help, std::optional<bool>& target) {
   flags_.push_back({.name = std::move(name),
                     .value_name = {},
                     .help = std::move(help),

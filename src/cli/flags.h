@@ -31,7 +31,9 @@ class Flags {
  public:
   void argument(std::string name, std::string help, std::string& target, bool is_required = true);
   void text(std::string name, std::string value_name, std::string help, std::string& target);
-  void integer(std::string name, std::string help, int64_t& target, int64_t least, int64_t most);
+  /// Where the target is 0 and there is a `zero_text`, that is shown as the default.
+  void integer(std::string name, std::string help, int64_t& target, int64_t least, int64_t most,
+               std::string zero_text = "");
   void integer(std::string name, std::string help, std::optional<int64_t>& target, int64_t least,
                int64_t most);
   /// "128,1024": at least one.
@@ -44,6 +46,7 @@ class Flags {
   void count(std::string name, std::string help, int64_t& target);
   void choice(std::string name, std::string help, std::string& target, std::vector<std::string> allowed);
   void toggle(std::string name, std::string help, bool& target);
+  void toggle(std::string name, std::string help, std::optional<bool>& target);
 
   const std::vector<Flag>& all() const { return flags_; }
 

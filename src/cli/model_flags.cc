@@ -117,6 +117,7 @@ EngineOptions engine_options(const EngineFlags& flags) {
                   : flags.draft == "mtp"    ? DraftMode::kModel
                                             : DraftMode::kAuto;
   options.draft_max = flags.draft_max;
+  options.session_tokens = flags.session_tokens;
   return options;
 }
 

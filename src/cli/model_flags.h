@@ -33,6 +33,7 @@ struct EngineFlags {
   int64_t max_sequences = 64;
   std::string draft = "off";  ///< "auto", "off", "lookup", "mtp", or a MODEL that drafts.
   int64_t draft_max = 8;
+  int64_t session_tokens = int64_t{1} << 20;
 };
 
 /// Flags that win over the model's generation_config.json.

@@ -98,7 +98,9 @@ class RunCommand : public Command {
 }  // namespace
 
 void add_run_flags(Flags& flags, RunFlags& run) {
-  flags.argument("PROMPT", "The prompt. Without one: standard input, or a chat where that is a terminal.",
+  flags.argument("PROMPT",
+                 "The prompt; a word that begins with a dash goes behind --. Without one: standard input, or "
+                 "a chat where that is a terminal.",
                  run.prompt, false);
   add_model_flags(flags, run.model);
   flags.text("system", "TEXT",

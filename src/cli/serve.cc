@@ -36,6 +36,11 @@ class ServeCommand : public Command {
     flags.integer("port", "Port to listen on; 0 takes a free one.", port_, 0, 65535);
     add_engine_flags(flags, engine_);
     add_draft_flags(flags, engine_);
+    flags.count(
+        "session-tokens",
+        "Tokens of earlier turns in which guesses are looked for too, of all conversations together; 0 keeps "
+        "none.",
+        engine_.session_tokens);
     add_sampling_flags(flags, sampling_);
     flags.text("name", "NAME", "Id of the model at the endpoint. Default: the name of its folder or repo.",
                server_.model_name);

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -30,6 +31,12 @@ void on_interrupt(int) {
   [[maybe_unused]] const ssize_t ignored = write(wake_pipe[1], "", 1);
   errno = saved_errno;
 }
+
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
+struct sigaction saved_stop_actions[std::size(kStopSignals)];
+std::atomic<bool> stop_seen{false};
+
+void on_stop(int) { stop_seen = true; }
 
 /// Waits for input. False: for an interrupt.
 bool wait_for_input() {
@@ -66,6 +73,26 @@ InterruptGuard::~InterruptGuard() {
 }
 
 bool InterruptGuard::take_interrupt() { return interrupt_seen.exchange(false); }
+
+StopGuard::StopGuard() {
+  stop_seen = false;
+  struct sigaction action = {};
+  action.sa_handler = on_stop;
+  action.sa_flags = SA_RESTART;  // whoever writes is not to see a short write for it
+  for (size_t i = 0; i < std::size(kStopSignals); ++i) {
+    sigaction(kStopSignals[i], nullptr, &saved_stop_actions[i]);
+    if (saved_stop_actions[i].sa_handler != SIG_IGN) sigaction(kStopSignals[i], &action, nullptr);
+  }
+}
+
+StopGuard::~StopGuard() {
+  for (size_t i = 0; i < std::size(kStopSignals); ++i)
+    sigaction(kStopSignals[i], &saved_stop_actions[i], nullptr);
+}
+
+Status StopGuard::status() const {
+  return stop_seen ? Status(StatusCode::kCancelled, "stopped by a signal") : Status();
+}
 
 LineEvent read_line(std::string& line) {
   std::string& pending = pending_input();

@@ -1,8 +1,11 @@
 // Lines from standard input and the Ctrl-C key, for the chat: an interrupt stops a reply, not the program.
+// And stopping for commands that have something to put away first.
 #pragma once
 
 #include <optional>
 #include <string>
+
+#include "base/status.h"
 
 namespace tensorfold {
 
@@ -16,6 +19,19 @@ class InterruptGuard {
 
   /// Whether Ctrl-C was pressed since the last call.
   bool take_interrupt();
+};
+
+/// While alive, SIGINT, SIGTERM and SIGHUP set a flag instead of ending the program, except those that are
+/// ignored (nohup). One at a time, and not with an InterruptGuard.
+class StopGuard {
+ public:
+  StopGuard();
+  ~StopGuard();
+  StopGuard(const StopGuard&) = delete;
+  StopGuard& operator=(const StopGuard&) = delete;
+
+  /// kCancelled once one of the signals came. Thread-safe.
+  Status status() const;
 };
 
 /// What read_line() met.

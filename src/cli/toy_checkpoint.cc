@@ -1,24 +1,25 @@
-// Shapes and text files of toy checkpoints; their random bytes are made in toy_weights.cc.
+// Shapes of toy checkpoints. Their tokenizers and templates are made in toy_text.cc, their random bytes in
+// toy_weights.cc.
 #include "cli/toy_checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <numeric>
 
+#include "base/nearest_name.h"
 #include "cli/model_presets.h"
 #include "formats/hf_config.h"
 #include "memory/weight_table.h"
 #include "models/registry.h"
-#include "text/tokenizer_byte_alphabet.h"
 
 namespace tensorfold {
 namespace {
 
 constexpr int64_t kGroupSize = 64, kMxfp4GroupSize = 32;
-constexpr int64_t kStartId = 256, kEndId = 257, kPadId = 258;
 
 /// A family, what its config needs beside the keys that all have, and which of the sizes it has under which
 /// names. $I is the intermediate size of an expert, $X and $K the experts and those of a token, $H and $D
@@ -68,48 +69,91 @@ constexpr ToyFamily kToyFamilies[] = {
     {"qwen3_next", "Qwen3NextForCausalLM", true, kHybridMoeKeys},
 };
 
+/// Names that people know models by; the rest toy_family_name() finds by rule.
+constexpr std::pair<std::string_view, std::string_view> kFamilyAliases[] = {
+    {"gemma", "gemma3_text"},    {"glm4", "glm4_moe"},        {"glm_4_5", "glm4_moe"},
+    {"gptoss", "gpt_oss"},       {"llama3", "llama"},         {"nemotron", "nemotron_h"},
+    {"qwen2_5", "qwen2"},        {"qwen3_6", "qwen3_5_text"}, {"qwen3_6_moe", "qwen3_5_moe_text"},
+    {"qwen3_8", "qwen3_5_text"},
+};
+
 const ToyFamily* find_family(std::string_view name) {
   for (const ToyFamily& family : kToyFamilies)
     if (family.name == name) return &family;
   return nullptr;
 }
 
-bool is_moe(const ToyOptions& options) {
-  const ToyFamily* family = find_family(options.family);
-  return family != nullptr && family->has_experts;
+/// A size, its flag, its range, and the keys that presets have it under; the first that is there counts.
+struct ToySize {
+  const char* flag;
+  int64_t ToyOptions::*value;
+  int64_t least, most;
+  std::vector<const char*> keys;
+};
+
+const std::vector<ToySize>& toy_sizes() {
+  static const std::vector<ToySize> sizes = {
+      {"hidden", &ToyOptions::hidden_size, 64, 1 << 20, {"hidden_size"}},
+      {"intermediate",
+       &ToyOptions::intermediate_size,
+       64,
+       1 << 22,
+       {"moe_intermediate_size", "intermediate_size"}},
+      {"heads", &ToyOptions::num_heads, 1, 4096, {"num_attention_heads"}},
+      {"kv-heads", &ToyOptions::num_kv_heads, 1, 4096, {"num_key_value_heads"}},
+      {"head-dim", &ToyOptions::head_dim, 2, 1024, {"head_dim"}},
+      {"vocab", &ToyOptions::vocab_size, kMinToyVocab, 1 << 22, {"vocab_size"}},
+      {"experts",
+       &ToyOptions::num_experts,
+       1,
+       65536,
+       {"num_experts", "n_routed_experts", "num_local_experts"}},
+      {"experts-per-token", &ToyOptions::num_experts_per_tok, 1, 65536, {"num_experts_per_tok"}},
+      {"context", &ToyOptions::max_position_embeddings, 1, 1 << 30, {"max_position_embeddings"}},
+  };
+  return sizes;
 }
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-Status check_range(const char* name, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return {};
-  return invalid_argument("--{} is {}, expected {} to {}", name, value, least, most);
-}
-
-Status check_toy_options(const ToyOptions& o) {
-  if (find_family(o.family) == nullptr)
-    return invalid_argument("--family {}: expected one of {}", o.family, fmt::join(toy_families(), ", "));
-  TF_RETURN_IF_ERROR(check_range("layers", o.num_layers, 1, 4096));
-  TF_RETURN_IF_ERROR(check_range("hidden", o.hidden_size, 64, 1 << 20));
-  TF_RETURN_IF_ERROR(check_range("intermediate", o.intermediate_size, 64, 1 << 22));
-  TF_RETURN_IF_ERROR(check_range("heads", o.num_heads, 1, 4096));
-  TF_RETURN_IF_ERROR(check_range("kv-heads", o.num_kv_heads, 1, o.num_heads));
-  TF_RETURN_IF_ERROR(check_range("head-dim", o.head_dim, 2, 1024));
-  TF_RETURN_IF_ERROR(check_range("vocab", o.vocab_size, kMinToyVocab, 1 << 22));
-  TF_RETURN_IF_ERROR(check_range("context", o.max_position_embeddings, 1, 1 << 30));
-  if (is_moe(o)) {
-    TF_RETURN_IF_ERROR(check_range("experts", o.num_experts, 1, 65536));
-    TF_RETURN_IF_ERROR(check_range("experts-per-token", o.num_experts_per_tok, 1, o.num_experts));
+/// Sizes that are 0 are left out.
+Status check_toy_sizes(const ToyOptions& o) {
+  for (const ToySize& size : toy_sizes()) {
+    const int64_t value = o.*size.value;
+    if (value != 0 && (value < size.least || value > size.most))
+      return invalid_argument("--{} is {}, expected {} to {}", size.flag, value, size.least, size.most);
   }
-  if (o.num_heads % o.num_kv_heads != 0)
+  if (o.num_heads > 0 && o.num_kv_heads > 0 && o.num_heads % o.num_kv_heads != 0)
     return invalid_argument("--kv-heads {} does not divide --heads {}", o.num_kv_heads, o.num_heads);
   if (o.head_dim % 2 != 0) return invalid_argument("--head-dim {} is odd", o.head_dim);
+  if (o.num_experts > 0 && o.num_experts_per_tok > o.num_experts)
+    return invalid_argument("--experts-per-token {} is more than --experts {}", o.num_experts_per_tok,
+                            o.num_experts);
   if (!o.is_quantized) return {};
   for (const auto& [name, size] : {std::pair("hidden", o.hidden_size),
                                    {"intermediate", o.intermediate_size},
                                    {"heads times --head-dim", o.num_heads * o.head_dim}})
     if (size % kGroupSize != 0)
       return invalid_argument("--{} is {}, which 4-bit groups of {} do not divide", name, size, kGroupSize);
+  return {};
+}
+
+/// Puts the sizes that are given over those of the preset.
+Status override_preset(Json& config, const ToyOptions& o) {
+  for (const ToySize& size : toy_sizes()) {
+    if (o.*size.value == 0) continue;
+    const auto key =
+        std::ranges::find_if(size.keys, [&](const char* name) { return config.find(name) != nullptr; });
+    if (key == size.keys.end())
+      return invalid_argument("--{} {} does not go with --like {}, which has no such size", size.flag,
+                              o.*size.value, o.like);
+    config.set(*key, o.*size.value);
+  }
+  if (o.tie_word_embeddings) config.set("tie_word_embeddings", *o.tie_word_embeddings);
+  // Fewer experts than a token of the published model takes: it takes all.
+  if (const Json* taken = config.find("num_experts_per_tok");
+      taken != nullptr && o.num_experts > 0 && o.num_experts_per_tok == 0)
+    config.set("num_experts_per_tok", std::min(taken->as_int(), o.num_experts));
   return {};
 }
 
@@ -151,7 +195,7 @@ Result<Json> config_of(const ToyOptions& o) {
   json.set("rms_norm_eps", 1e-6);
   json.set("rope_theta", 10000.0);
   json.set("hidden_act", "silu");
-  json.set("tie_word_embeddings", o.tie_word_embeddings);
+  json.set("tie_word_embeddings", o.tie_word_embeddings.value_or(false));
   TF_ASSIGN_OR_RETURN(const Json keys, parse_json(with_sizes(family.keys, o)));
   for (const auto& [key, value] : keys.as_object()) json.set(key, value);
   if (o.family == "nemotron_h") json.set("hybrid_override_pattern", hybrid_pattern(o.num_layers));
@@ -257,94 +301,53 @@ Json quantization_of(const std::vector<ToyTensor>& tensors) {
   return section;
 }
 
-Json special_token(int64_t id, const char* content) {
-  Json token = Json::object();
-  token.set("id", id);
-  token.set("content", content);
-  for (const char* field : {"single_word", "lstrip", "rstrip", "normalized"}) token.set(field, false);
-  token.set("special", true);
-  return token;
-}
-
-/// " aa", " ab", ... : a word for every row of the vocabulary beyond bytes and special tokens, so that
-/// whatever the model draws has a text. No merges lead to them: prompts are bytes.
-std::string filler_word(int64_t index) {
-  std::string letters;
-  for (int64_t rest = index; letters.size() < 2 || rest > 0; rest /= 26)
-    letters += static_cast<char>('a' + rest % 26);
-  return "\u0120" + letters;
-}
-
-Json toy_vocab(int64_t vocab_size) {
-  Json::Object vocab;
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string name;
-    append_byte_char(name, static_cast<uint8_t>(byte));
-    vocab.emplace_back(name, Json(byte));
-  }
-  for (int64_t id = kPadId + 1; id < vocab_size; ++id)
-    vocab.emplace_back(filler_word(id - kPadId - 1), Json(id));
-  return Json(std::move(vocab));
-}
-
-Json byte_level(bool use_regex) {
-  Json json = Json::object();
-  json.set("type", "ByteLevel");
-  json.set("add_prefix_space", false);
-  json.set("trim_offsets", true);
-  json.set("use_regex", use_regex);
-  return json;
-}
-
-std::string tokenizer_json(int64_t vocab_size) {
-  Json model = Json::object();
-  model.set("type", "BPE");
-  for (const char* field : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
-    model.set(field, Json());
-  model.set("fuse_unk", false);
-  model.set("byte_fallback", false);
-  model.set("vocab", toy_vocab(vocab_size));
-  model.set("merges", Json::array());
-  Json json = Json::object();
-  json.set("version", "1.0");
-  json.set("truncation", Json());
-  json.set("padding", Json());
-  json.set("added_tokens",
-           Json(Json::Array{special_token(kStartId, "<|im_start|>"), special_token(kEndId, "<|im_end|>"),
-                            special_token(kPadId, "<|pad|>")}));
-  json.set("normalizer", Json());
-  json.set("pre_tokenizer", byte_level(true));
-  json.set("post_processor", Json());
-  json.set("decoder", byte_level(true));
-  json.set("model", std::move(model));
-  return dump_json(json) + "\n";
-}
-
-std::string tokenizer_config_json() {
-  Json json = Json::object();
-  json.set("tokenizer_class", "PreTrainedTokenizerFast");
-  json.set("bos_token", "<|im_start|>");
-  json.set("eos_token", "<|im_end|>");
-  json.set("pad_token", "<|pad|>");
-  json.set("chat_template",
-           "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% "
-           "endfor %}"
-           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
-  return dump_json(json, {.indent = 2}) + "\n";
-}
-
 }  // namespace
 
+Result<std::string> toy_family_name(std::string_view name) {
+  if (name.empty()) return std::string("llama");
+  std::string plain(name);
+  for (char& c : plain) c = c == '-' || c == '.' || c == ' ' ? '_' : static_cast<char>(std::tolower(c));
+  for (const std::string& candidate : {plain, plain + "_text"})
+    if (find_family(candidate) != nullptr) return candidate;
+  for (const auto& [alias, family] : kFamilyAliases)
+    if (alias == plain) return std::string(family);
+  const std::vector<std::string> known(toy_families().begin(), toy_families().end());
+  const std::string nearest = nearest_name(plain, known);
+  return invalid_argument("--family {}: no such family{}; those known are {}", name,
+                          nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest),
+                          fmt::join(known, ", "));
+}
+
 Result<ToyOptions> complete_toy_options(ToyOptions o) {
-  if (o.num_layers == 0) o.num_layers = 4;
-  if (o.num_heads == 0) o.num_heads = std::max<int64_t>(1, o.hidden_size / std::max<int64_t>(1, o.head_dim));
+  if (!o.like.empty()) {
+    if (!o.family.empty())
+      return invalid_argument("--family {} does not go with --like {}, which has its own", o.family, o.like);
+    TF_RETURN_IF_ERROR(check_toy_sizes(o));
+    return o;
+  }
+  TF_ASSIGN_OR_RETURN(o.family, toy_family_name(o.family));
+  const bool has_experts = find_family(o.family)->has_experts;
+  if (!has_experts && (o.num_experts != 0 || o.num_experts_per_tok != 0))
+    return invalid_argument("--experts and --experts-per-token do not go with --family {}, which has none",
+                            o.family);
+  const auto fill = [](int64_t& size, int64_t standard) { size = size == 0 ? standard : size; };
+  fill(o.num_layers, 4);
+  fill(o.hidden_size, 256);
+  fill(o.head_dim, 64);
+  fill(o.vocab_size, 512);
+  fill(o.max_position_embeddings, 4096);
+  TF_RETURN_IF_ERROR(check_toy_sizes(o));  // what follows divides by them
+  fill(o.num_heads, std::max<int64_t>(1, o.hidden_size / o.head_dim));
   if (o.num_kv_heads == 0) {
     o.num_kv_heads = std::max<int64_t>(1, o.num_heads / 4);
     while (o.num_heads % o.num_kv_heads != 0) --o.num_kv_heads;
   }
-  if (o.intermediate_size == 0)
-    o.intermediate_size = round_up(is_moe(o) ? o.hidden_size / 2 : 3 * o.hidden_size, 64);
-  TF_RETURN_IF_ERROR(check_toy_options(o));
+  fill(o.intermediate_size, round_up(has_experts ? o.hidden_size / 2 : 3 * o.hidden_size, 64));
+  if (has_experts) {
+    fill(o.num_experts, 8);
+    fill(o.num_experts_per_tok, std::min<int64_t>(2, o.num_experts));
+  }
+  TF_RETURN_IF_ERROR(check_toy_sizes(o));
   return o;
 }
 
@@ -367,13 +370,15 @@ Result<ToyModel> make_toy_model(const ToyOptions& options) {
     TF_ASSIGN_OR_RETURN(model.config, config_of(options));
   } else {
     TF_ASSIGN_OR_RETURN(model.config, model_preset_config(options.like, options.num_layers));
+    TF_RETURN_IF_ERROR(override_preset(model.config, options));
   }
   model.config.set("torch_dtype", "bfloat16");
-  model.config.set("bos_token_id", kStartId);
-  model.config.set("eos_token_id", kEndId);
+  model.config.set("bos_token_id", kToyStartId);
+  model.config.set("eos_token_id", kToyEndId);
   TF_ASSIGN_OR_RETURN(const HfConfig config, parse_hf_config(dump_json(model.config)));
   WeightTable table(config.model_type);
-  TF_RETURN_IF_ERROR(make_model({config, table, {}}).status());
+  if (const Status status = make_model({config, table, {}}).status(); !status.ok())
+    return invalid_argument("these sizes do not go together: {}", status.message());
   TensorList list(options.is_quantized);
   for (const DeclaredWeight& weight : table.declared()) list.add(weight);
   model.tensors = list.take();
@@ -392,15 +397,6 @@ std::span<const std::string_view> toy_families() {
     return all;
   }();
   return names;
-}
-
-std::vector<std::pair<std::string, std::string>> toy_text_files(const ToyModel& model) {
-  Json generation = Json::object();
-  generation.set("eos_token_id", kEndId);
-  return {{"config.json", dump_json(model.config, {.indent = 2}) + "\n"},
-          {"generation_config.json", dump_json(generation, {.indent = 2}) + "\n"},
-          {"tokenizer.json", tokenizer_json(model.config.find("vocab_size")->as_int())},
-          {"tokenizer_config.json", tokenizer_config_json()}};
 }
 
 }  // namespace tensorfold

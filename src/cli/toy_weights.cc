@@ -11,6 +11,7 @@
 
 #include "base/bf16.h"
 #include "base/hash.h"
+#include "cli/partial_folder.h"
 #include "cli/toy_checkpoint.h"
 #include "formats/file.h"
 #include "formats/safetensors_writer.h"
@@ -129,12 +130,12 @@ void fill_chunk(const Part& part, const std::vector<bf16>& table, RandomWords& r
 
 /// Progress over all files.
 struct Reporter {
-  const std::function<void(int64_t, int64_t)>& callback;
+  const ToyProgress& callback;
   int64_t total = 0;
   int64_t done = 0;
-  void add(int64_t bytes) {
+  Status add(int64_t bytes) {
     done += bytes;
-    if (callback) callback(done, total);
+    return callback ? callback(done, total) : Status();
   }
 };
 
@@ -147,7 +148,7 @@ Status write_part(SafetensorsWriter& writer, const Part& part, std::vector<std::
     const std::span chunk(buffer.data(), static_cast<size_t>(std::min(kChunkBytes, part.bytes - start)));
     fill_chunk(part, table, random, chunk);
     TF_RETURN_IF_ERROR(writer.append(part.declaration.name, chunk));
-    reporter.add(static_cast<int64_t>(chunk.size()));
+    TF_RETURN_IF_ERROR(reporter.add(static_cast<int64_t>(chunk.size())));
   }
   return {};
 }
@@ -209,48 +210,28 @@ Status write_weights(const std::string& folder, std::span<const Part> parts, Rep
 
 Status check_space(const std::string& folder, int64_t needed_bytes) {
   std::error_code error;
-  std::filesystem::path there = std::filesystem::absolute(folder, error);
-  while (there.has_relative_path() && !std::filesystem::exists(there, error)) there = there.parent_path();
-  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
   if (error || space.available >= static_cast<uintmax_t>(needed_bytes)) return {};
-  return make_error(StatusCode::kIo, "{} would take {:.1f} GB, and {} has {:.1f} GB free", folder,
-                    static_cast<double>(needed_bytes) / 1e9, there.string(),
-                    static_cast<double>(space.available) / 1e9);
-}
-
-Status check_new_folder(const std::string& folder) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(folder, ignored) || std::filesystem::is_empty(folder, ignored)) return {};
-  return invalid_argument("{} is there already; choose another folder or remove it", folder);
+  return make_error(StatusCode::kIo, "the checkpoint would take {:.1f} GB, and there are {:.1f} GB free",
+                    static_cast<double>(needed_bytes) / 1e9, static_cast<double>(space.available) / 1e9);
 }
 
 }  // namespace
 
 Status write_toy_checkpoint(const std::string& folder, const ToyModel& model, uint64_t seed,
-                            const std::function<void(int64_t, int64_t)>& progress) {
-  TF_RETURN_IF_ERROR(check_new_folder(folder));
+                            const ToyProgress& progress) {
   std::vector<Part> parts;
   uint64_t key = mix64(seed + 1);
   for (const ToyTensor& tensor : model.tensors) add_parts(parts, tensor, key += 2);
   Reporter reporter{.callback = progress};
   for (const Part& part : parts) reporter.total += part.bytes;
 
-  TF_RETURN_IF_ERROR(check_space(folder, reporter.total));
-  std::error_code error;
-  const std::string partial = folder + ".partial";
-  std::filesystem::remove_all(partial, error);
-  if (!std::filesystem::create_directories(partial, error))
-    return make_error(StatusCode::kIo, "cannot create {}: {}", partial, error.message());
-  Status status = write_weights(partial, parts, reporter);
+  TF_ASSIGN_OR_RETURN(PartialFolder partial, PartialFolder::create(folder));
+  TF_RETURN_IF_ERROR(check_space(partial.path(), reporter.total));
+  TF_RETURN_IF_ERROR(write_weights(partial.path(), parts, reporter));
   for (const auto& [name, text] : toy_text_files(model))
-    if (status.ok()) status = write_text(join_path(partial, name), text);
-  if (status.ok()) {
-    std::filesystem::remove(folder, error);  // an empty folder may be there
-    std::filesystem::rename(partial, folder, error);
-    if (error) status = make_error(StatusCode::kIo, "cannot create {}: {}", folder, error.message());
-  }
-  if (!status.ok()) std::filesystem::remove_all(partial, error);
-  return status;
+    TF_RETURN_IF_ERROR(write_text(join_path(partial.path(), name), text));
+  return partial.finish();
 }
 
 }  // namespace tensorfold

@@ -15,6 +15,7 @@
 #include "drafters/draft_model.h"
 #include "drafters/lookup.h"
 #include "drafters/mtp.h"
+#include "drafters/session_corpus.h"
 #include "engine/draft_turns.h"
 #include "engine/kv_pages.h"
 #include "engine/pass.h"
@@ -37,6 +38,7 @@ Status check_options(const EngineOptions& options, const ModelSpec& spec) {
   TF_RETURN_IF_ERROR(check("max_sequences", options.max_sequences, 1));
   TF_RETURN_IF_ERROR(check("max_queued", options.max_queued, 0));
   TF_RETURN_IF_ERROR(check("pass_tokens", options.pass_tokens, 0));
+  TF_RETURN_IF_ERROR(check("session_tokens", options.session_tokens, 0));
   if (options.draft_max < 1 || options.draft_max > kMaxDraftTokens)
     return invalid_argument("draft_max is {}, expected 1 to {}", options.draft_max, kMaxDraftTokens);
   if (options.context_tokens > spec.max_position_embeddings) {
@@ -75,11 +77,21 @@ int64_t max_drafted_rows(const EngineOptions& options) {
   return std::clamp(kSeveral, options.draft_max, 2 * options.draft_max * options.max_sequences);
 }
 
+/// Prompt lookup with what the request's session has beside its prompt.
+std::unique_ptr<Drafter> make_lookup(SessionCorpus* sessions, const Request& request) {
+  auto lookup = std::make_unique<LookupDrafter>();
+  if (sessions == nullptr || !request.session) return lookup;
+  for (const std::vector<int32_t>& text : sessions->texts_beside(*request.session, request.prompt))
+    lookup->add_text(text);
+  return lookup;
+}
+
 /// The drafter that EngineOptions::draft means for a request, or null.
-std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, const Request& request) {
+std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpus* sessions,
+                                      const Request& request) {
   if (options.draft == DraftMode::kOff || options.draft == DraftMode::kModel || !request.draft) return nullptr;
   std::unique_ptr<Drafter> drafter =
-      options.make_drafter ? options.make_drafter(request) : std::make_unique<LookupDrafter>();
+      options.make_drafter ? options.make_drafter(request) : make_lookup(sessions, request);
   if (drafter != nullptr) drafter->extend(request.prompt);
   return drafter;
 }
@@ -134,6 +146,13 @@ StateShapes state_shapes(const ModelSpec& spec, const PassDrafter* drafter) {
   return shapes;
 }
 
+/// What a session keeps of a reply: with the last tokens of its prompt, so that its beginning is found too.
+std::span<const int32_t> session_text(const Sequence& sequence) {
+  constexpr int64_t kLead = 8;
+  const int64_t start = std::max<int64_t>(0, sequence.num_prompt_tokens - kLead);
+  return std::span(sequence.tokens).subspan(static_cast<size_t>(start));
+}
+
 /// Joins pieces of text of one kind that follow each other.
 void append_pieces(std::vector<OutputPiece>& out, std::vector<OutputPiece> pieces) {
   for (OutputPiece& piece : pieces) {
@@ -177,6 +196,7 @@ struct Engine::Impl {
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Verifier> verifier;
   std::vector<AcceptedRows> accepted;  ///< Of each planned entry; none where its sequence has ended.
+  std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
   std::vector<Delivery> deliveries;
   EngineStats counters;
 
@@ -198,6 +218,7 @@ struct Engine::Impl {
 
   Status start();
   Result<StateMemory> divide_memory(const StateShapes& shapes) const;
+  Status check_context(int64_t kv_tokens) const;
   void run_thread();
   bool take_commands();
   void run_pass();
@@ -226,6 +247,23 @@ Result<StateMemory> Engine::Impl::divide_memory(const StateShapes& shapes) const
        .max_sequences = options.max_sequences});
 }
 
+/// What KV memory means for the longest request, before one finds out. The newest token is not kept: N tokens
+/// take N - 1 positions.
+Status Engine::Impl::check_context(int64_t kv_tokens) const {
+  const int64_t model_tokens = model->model->spec().max_position_embeddings;
+  if (options.context_tokens - 1 > kv_tokens)
+    return make_error(
+        StatusCode::kOutOfMemory,
+        "a context of {} tokens does not fit: KV memory holds {} tokens; give it more, or ask for a "
+        "context of {}",
+        options.context_tokens, kv_tokens, kv_tokens);
+  // Without a limit of the user's the context is what there is, and the line about it is enough.
+  if (options.context_tokens == 0 && options.kv_memory_bytes > 0 && kv_tokens < model_tokens)
+    log_warning("{}: KV memory holds {} tokens, so no request can be longer; the model was made for {}",
+                model->name, kv_tokens, model_tokens);
+  return {};
+}
+
 Status Engine::Impl::start() {
   const ModelSpec& spec = model->model->spec();
   TF_RETURN_IF_ERROR(check_options(options, spec));
@@ -235,10 +273,10 @@ Status Engine::Impl::start() {
   options.max_sequences = memory.max_sequences;
   if (options.pass_tokens == 0) options.pass_tokens = model->ops->device().is_host_memory() ? 512 : 2048;
   const int64_t kv_tokens = memory.num_pages * kPageTokens;
+  TF_RETURN_IF_ERROR(check_context(kv_tokens));
   limits = {.vocab_size = spec.vocab_size,
             .context_tokens = options.context_tokens > 0 ? options.context_tokens
-                                                         : std::min(spec.max_position_embeddings, kv_tokens),
-            .kv_tokens = kv_tokens};
+                                                         : std::min(spec.max_position_embeddings, kv_tokens)};
   const int64_t max_drafted = max_drafted_rows(options);
   const Scheduler::Options policy{.max_sequences = options.max_sequences,
                                   .pass_tokens = options.pass_tokens,
@@ -259,6 +297,8 @@ Status Engine::Impl::start() {
     pass_drafter_name = drafter->name();
     log_info("{}: drafts by {}", model->name, pass_drafter_name);
   }
+  if (options.draft != DraftMode::kOff && options.session_tokens > 0)
+    sessions = std::make_unique<SessionCorpus>(SessionCorpusOptions{.max_tokens = options.session_tokens});
   eos_ids = end_of_sequence_ids(*model);
   verifier = std::make_unique<Verifier>(
       Verifier::Options{.max_tokens = options.draft_max,
@@ -398,7 +438,10 @@ Status Engine::Impl::accept_token(Sequence& sequence, int64_t logit_row, Event& 
   if (token < 0) return undrawable_error(logits, pos - 1);
   if (options.observer != nullptr) options.observer->on_token(sequence.id, pos, token, logits);
 
-  if (pos == sequence.num_prompt_tokens) counters.prompt_tokens += pos;
+  if (pos == sequence.num_prompt_tokens) {
+    counters.prompt_tokens += pos;
+    sequence.first_token_at = std::chrono::steady_clock::now();
+  }
   ++counters.generated_tokens;
   append_token(sequence, token, logits, event);
   return {};
@@ -463,9 +506,8 @@ void Engine::Impl::end(Sequence& sequence, FinishReason reason, Status status) {
 /// Takes the sequence out of the scheduler, which frees its pages; `event` is its last.
 void Engine::Impl::finish(Sequence& sequence, Event event) {
   event.usage = sequence.usage();
-  if (event.usage.speculative.rounds > 0)
-    log_info("request {}: {} tokens, {}", sequence.id, event.usage.completion_tokens,
-             dump_json(speculative_json(event.usage.speculative)));
+  if (sessions != nullptr && sequence.session) sessions->add(*sequence.session, session_text(sequence));
+  if (log_level() <= LogLevel::kInfo) log_info("{}", finished_line(sequence, *event.finish));
   deliveries.push_back(
       {.sequence = &sequence, .finished = scheduler->remove(sequence), .event = std::move(event)});
 }
@@ -524,7 +566,7 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   Impl& impl = *impl_;
   // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
   // are made outside the lock.
-  std::unique_ptr<Drafter> drafter = make_drafter(impl.options, request);
+  std::unique_ptr<Drafter> drafter = make_drafter(impl.options, impl.sessions.get(), request);
   const bool wants_computed = request.draft;
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
                       make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
@@ -532,6 +574,8 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   sequence->drafts.num_shown = sequence->num_prompt_tokens;
   name_drafters(sequence->drafts, drafter.get(), wants_computed ? impl.pass_drafter_name : "");
   sequence->drafts.drafter = std::move(drafter);
+  if (impl.sessions != nullptr && sequence->session)
+    impl.sessions->add_prompt(*sequence->session, sequence->tokens);
   RequestId id;
   {
     const std::lock_guard lock(impl.mutex);
@@ -556,8 +600,13 @@ void Engine::cancel(RequestId id) {
 }
 
 EngineStats Engine::stats() const {
+  SessionCorpusStats sessions;
+  if (impl_->sessions != nullptr) sessions = impl_->sessions->stats();
   const std::lock_guard lock(impl_->mutex);
-  return impl_->shared.stats;
+  EngineStats stats = impl_->shared.stats;
+  stats.sessions = sessions.sessions;
+  stats.session_tokens = sessions.tokens;
+  return stats;
 }
 
 int64_t Engine::context_tokens() const { return impl_->limits.context_tokens; }

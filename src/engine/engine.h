@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "drafters/drafter.h"
+#include "drafters/session_corpus.h"
 #include "engine/draft_usage.h"
 #include "engine/loaded_model.h"
 #include "text/output_parser.h"
@@ -35,6 +36,10 @@ struct Request {
   bool ignore_eos = false;        ///< Benchmarks: go on past end-of-sequence tokens.
   int num_logprobs = -1;  ///< -1: none; n: log-probability of each token and of the n most likely (0..20).
   bool draft = true;      ///< false: one token a pass, whatever EngineOptions::draft says.
+  /// Requests of one key are turns of one conversation: guesses are also looked for in the others' prompts
+  /// and replies, what a client cuts out of the history included. Their speed is then all that tells of each
+  /// other. Absent: nothing is kept of this request.
+  std::optional<SessionKey> session = {};
   /// How the reply is taken apart into Event::output; null: not at all, its text is that of the tokens. With
   /// it, stop strings are looked for in the content only, and the format's own end tokens end the reply too.
   std::shared_ptr<const OutputFormat> format = {};
@@ -108,8 +113,8 @@ using PassDrafterFactory = std::function<std::unique_ptr<PassDrafter>(const Load
 
 /// None of these changes a byte of a reply, except where a reply ends (context_tokens).
 struct EngineOptions {
-  /// Longest sequence, prompt and reply. 0: the model's own limit, or what KV memory holds where that is
-  /// less.
+  /// Longest sequence, prompt and reply, which KV memory must hold. 0: the model's own limit, or what KV
+  /// memory holds where that is less.
   int64_t context_tokens = 0;
   /// Limit of all KV pages and recurrent states; resident memory grows to it only with use. 0: half of the
   /// memory that is free once the model is loaded, and no more than max_sequences full contexts. When it is
@@ -122,8 +127,8 @@ struct EngineOptions {
   int64_t max_queued = 1024;
   /// Most rows of a pass; longer prompts are computed in several. While other sequences decode, prompts get a
   /// quarter of it, so that a long prompt delays the others' next token by a quarter of the time. Larger:
-  /// faster prompts, more scratch memory. 0: 512, or 2,048 where the device's memory is its own (a GPU needs more
-  /// rows to be busy, and is through with them sooner).
+  /// faster prompts, more scratch memory. 0: 512, or 2,048 where the device's memory is its own (a GPU needs
+  /// more rows to be busy, and is through with them sooner).
   int64_t pass_tokens = 0;
   DraftMode draft = DraftMode::kOff;
   /// Most drafted tokens of a sequence in a pass, 1 to kMaxDraftTokens. More: fewer passes where guesses are
@@ -131,6 +136,9 @@ struct EngineOptions {
   int64_t draft_max = 8;
   /// A computed guess that its drafter holds right with less probability is the last of its draft.
   float draft_confidence = 0.2f;
+  /// Tokens of sessions' texts that are kept, of 4 bytes each; the least recently used go first. More:
+  /// guesses from further back, where there are many conversations. 0: none. Only prompt lookup uses them.
+  int64_t session_tokens = int64_t{1} << 20;
   /// Tests and benchmarks: drafters of their own instead of those of `draft`, which must not be kOff.
   DrafterFactory make_drafter = {};
   PassDrafterFactory make_pass_drafter = {};
@@ -153,14 +161,16 @@ struct EngineStats {
   int64_t draft_accepted_tokens = 0;
   int64_t draft_zero_accept_rounds = 0;
   int64_t draft_passes_avoided = 0;
+  int64_t sessions = 0;        ///< Now, as is the next.
+  int64_t session_tokens = 0;  ///< Of the texts kept of them.
 };
 
 /// Runs passes on a thread of its own. All functions are thread-safe. One engine at a time per LoadedModel:
 /// its ops serve one thread.
 class Engine {
  public:
-  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page,
-  /// scratch or logits.
+  /// kInvalidArgument names an option out of range, kOutOfMemory what did not fit: KV memory below one page
+  /// or below context_tokens, scratch or logits.
   static Result<std::unique_ptr<Engine>> create(std::shared_ptr<LoadedModel> model,
                                                 const EngineOptions& options);
 
@@ -168,8 +178,8 @@ class Engine {
   ~Engine();
 
   /// Queues a request; its events go to `sink`, which is called at least once. Refused at once: empty or
-  /// out-of-vocabulary prompt, one that leaves no room in the context, one that KV memory can never hold, a
-  /// parameter out of range, an empty stop string (kInvalidArgument), a full queue (kBusy).
+  /// out-of-vocabulary prompt, one that leaves no room in the context, a parameter out of range, an empty
+  /// stop string (kInvalidArgument), a full queue (kBusy).
   Result<RequestId> submit(Request request, EventSink sink);
 
   /// Stops a request within one pass; its last event is kCancelled unless it ended by itself first. Unknown

@@ -1,6 +1,8 @@
 // The edge of the engine: what is checked of a request before it becomes a Sequence.
 #include "engine/sequence.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -30,30 +32,52 @@ Status check_stop(const std::vector<std::string>& stop, bool has_tokenizer) {
   return {};
 }
 
-/// How long the sequence may become. The newest token's keys and values are not kept, so N tokens take N - 1
-/// positions.
-Result<int64_t> longest_sequence(const Request& request, const SequenceLimits& limits) {
+/// How long the sequence may become.
+Result<int64_t> longest_sequence(const Request& request, int64_t context_tokens) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (request.max_tokens < -1)
     return invalid_argument("max_tokens is {}, expected 0 or more", request.max_tokens);
-  if (request.max_tokens == 0 && prompt_tokens <= limits.context_tokens) return prompt_tokens;
-  if (prompt_tokens >= limits.context_tokens) {
+  if (request.max_tokens == 0 && prompt_tokens <= context_tokens) return prompt_tokens;
+  if (prompt_tokens >= context_tokens) {
     return invalid_argument(
         "the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens", prompt_tokens,
-        limits.context_tokens);
+        context_tokens);
   }
-  const int64_t room = limits.context_tokens - prompt_tokens;
-  const bool is_open = request.max_tokens < 0;
-  const int64_t total = prompt_tokens + (is_open ? room : std::min(request.max_tokens, room));
-  const int64_t least = is_open ? prompt_tokens + 1 : total;
-  if (least - 1 > limits.kv_tokens) {
-    return invalid_argument("the request needs KV memory for {} tokens, all of it holds {}", least - 1,
-                            limits.kv_tokens);
+  if (request.max_tokens < 0) return context_tokens;
+  return prompt_tokens + std::min(request.max_tokens, context_tokens - prompt_tokens);
+}
+
+std::string_view reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
-  return std::min(total, limits.kv_tokens + 1);
+  return "";
 }
 
 }  // namespace
+
+std::string finished_line(const Sequence& sequence, FinishReason reason) {
+  using Seconds = std::chrono::duration<double>;
+  const auto now = std::chrono::steady_clock::now();
+  const Usage usage = sequence.usage();
+  std::string line = fmt::format("request {}: {}, {} prompt tokens, {} completion tokens, {:.3f} s",
+                                 sequence.id, reason_name(reason), usage.prompt_tokens,
+                                 usage.completion_tokens, Seconds(now - sequence.submitted_at).count());
+  if (usage.completion_tokens > 1)
+    line += fmt::format(", {:.1f} tokens/s", static_cast<double>(usage.completion_tokens - 1) /
+                                                 Seconds(now - sequence.first_token_at).count());
+  if (const DraftUsage& drafts = usage.speculative; drafts.rounds > 0)
+    line += fmt::format(", {} of {} drafted tokens accepted ({})", drafts.accepted, drafts.drafted,
+                        drafts.drafter);
+  return line;
+}
 
 Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
                                                 const std::shared_ptr<const Tokenizer>& tokenizer,
@@ -64,7 +88,7 @@ Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink,
   if (request.num_logprobs < -1 || request.num_logprobs > kMaxLogprobs) {
     return invalid_argument("logprobs is {}, expected 0 to {}", request.num_logprobs, kMaxLogprobs);
   }
-  TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits));
+  TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits.context_tokens));
 
   auto sequence =
       std::make_unique<Sequence>(pool, slots, TextStream(tokenizer, request.stop, std::move(request.format)));
@@ -75,7 +99,9 @@ Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink,
   sequence->sampling = request.sampling;
   sequence->num_logprobs = request.num_logprobs;
   sequence->ignore_eos = request.ignore_eos;
+  sequence->session = request.session;
   sequence->sink = std::move(sink);
+  sequence->submitted_at = std::chrono::steady_clock::now();
   return sequence;
 }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -80,11 +83,14 @@ struct Sequence {
   uint64_t seed = 0;
   int num_logprobs = -1;  ///< As Request.
   bool ignore_eos = false;
+  std::optional<SessionKey> session;  ///< As Request.
   PageTable pages;
   StateSlot state;  ///< Held from admission to the end or to preemption; empty without recurrent layers.
   TextStream text;
   SequenceDrafts drafts;
   EventSink sink;
+  std::chrono::steady_clock::time_point submitted_at = {};
+  std::chrono::steady_clock::time_point first_token_at = {};  ///< Valid once there is one.
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_pending() const { return num_tokens() - num_computed; }
@@ -111,11 +117,15 @@ struct Sequence {
   }
 };
 
+/// What the log says of a request that has ended, now: "request 7: length, 12 prompt tokens, 40 completion
+/// tokens, 0.524 s, 81.3 tokens/s". The seconds are all since it was submitted; the rate is that after the
+/// first token, and left out where there is none. Drafts follow where some were verified.
+std::string finished_line(const Sequence& sequence, FinishReason reason);
+
 /// What bounds a request.
 struct SequenceLimits {
   int64_t vocab_size = 0;
-  int64_t context_tokens = 0;  ///< Longest sequence.
-  int64_t kv_tokens = 0;       ///< Positions that all KV pages together hold.
+  int64_t context_tokens = 0;  ///< Longest sequence; all KV pages together hold it.
 };
 
 /// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe

@@ -11,6 +11,7 @@
 #include "engine/chat_prompt.h"
 #include "server/logprobs.h"
 #include "server/openai_schema.h"
+#include "server/session_key.h"
 
 namespace tensorfold {
 namespace {
@@ -145,11 +146,12 @@ void handle_chat_completion(ServerContext& context, const HttpRequest& http,
   if (const auto error = check_prompt_length(context, prompt->tokens.size(), "messages"))
     return refuse(*error);
 
-  GenerationCall call{
-      .requests = choice_requests(request.generation, std::move(prompt->tokens), std::move(prompt->format)),
-      .choices_per_prompt = request.generation.num_choices,
-      .stream = request.generation.stream,
-      .include_usage = request.generation.include_usage};
+  GenerationCall call{.requests = choice_requests(request.generation, std::move(prompt->tokens),
+                                                  chat_session(request.generation, request.messages),
+                                                  std::move(prompt->format)),
+                      .choices_per_prompt = request.generation.num_choices,
+                      .stream = request.generation.stream,
+                      .include_usage = request.generation.include_usage};
   auto format = std::make_unique<ChatFormat>(context, request.generation);
   start_generation(context, std::move(reply), std::move(format), std::move(call));
 }

@@ -7,6 +7,7 @@
 
 #include "server/logprobs.h"
 #include "server/openai_schema.h"
+#include "server/session_key.h"
 
 namespace tensorfold {
 namespace {
@@ -82,7 +83,8 @@ void handle_completion(ServerContext& context, const HttpRequest& http, std::sha
     std::string echo;
     if (request.echo) echo = prompt.is_tokens ? model.tokenizer->decode(tokens, true) : prompt.text;
     echoes.insert(echoes.end(), static_cast<size_t>(request.generation.num_choices), echo);
-    for (Request& each : choice_requests(request.generation, std::move(tokens)))
+    const std::optional<SessionKey> session = completion_session(request.generation, tokens);
+    for (Request& each : choice_requests(request.generation, std::move(tokens), session))
       call.requests.push_back(std::move(each));
   }
   auto format =

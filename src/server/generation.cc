@@ -251,6 +251,7 @@ void start_generation(ServerContext& context, std::shared_ptr<HttpReply> reply,
 }
 
 std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt,
+                                     std::optional<SessionKey> session,
                                      std::shared_ptr<const OutputFormat> format) {
   const uint64_t base =
       fields.sampling.seed ? *fields.sampling.seed : hash_bytes(std::as_bytes(std::span(prompt)));
@@ -263,6 +264,7 @@ std::vector<Request> choice_requests(const GenerationFields& fields, std::vector
                     .ignore_eos = fields.ignore_eos,
                     .num_logprobs = fields.num_logprobs,
                     .draft = fields.draft,
+                    .session = session,
                     .format = format};
     if (i > 0) request.sampling.seed = mix64(base + static_cast<uint64_t>(i));
     requests.push_back(std::move(request));

@@ -71,6 +71,7 @@ void start_generation(ServerContext& context, std::shared_ptr<HttpReply> reply,
 /// would; the others from seeds derived from its own (or from the prompt, where the request has none), so
 /// that a repeated request has the same choices.
 std::vector<Request> choice_requests(const GenerationFields& fields, std::vector<int32_t> prompt,
+                                     std::optional<SessionKey> session,
                                      std::shared_ptr<const OutputFormat> format = nullptr);
 
 /// The refusal of a prompt that leaves no room for a reply, or nothing.

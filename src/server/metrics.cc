@@ -62,6 +62,9 @@ std::string Metrics::text(const EngineStats& engine, int64_t num_connections) co
             engine.draft_zero_accept_rounds);
   add_value(out, "tensorfold_draft_passes_avoided_total", "counter",
             "Generated tokens that took no pass of their own.", engine.draft_passes_avoided);
+  add_value(out, "tensorfold_sessions", "gauge", "Conversations whose texts are kept for guesses.",
+            engine.sessions);
+  add_value(out, "tensorfold_session_tokens", "gauge", "Tokens of these texts.", engine.session_tokens);
   return out;
 }
 

@@ -117,10 +117,19 @@ void refuse_unsupported(RequestFields& fields) {
 
 /// Fields for the operator of a service, without a say in the reply.
 void ignore_harmless(RequestFields& fields) {
-  for (const char* name :
-       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "request_id", "priority", "cache_prompt"})
+  for (const char* name : {"metadata", "store", "service_tier", "prompt_cache_retention", "request_id",
+                           "priority", "cache_prompt"})
     fields.ignore(name);
+}
+
+/// Names of any type will do: they are only compared.
+void read_session_names(RequestFields& fields, GenerationFields& out) {
+  const auto text = [&](const char* name) {
+    const Json* value = fields.take(name);
+    return value == nullptr ? std::string() : dump_json(*value);
+  };
+  out.user = text("user") + text("safety_identifier");
+  out.prompt_cache_key = text("prompt_cache_key");
 }
 
 void read_generation(RequestFields& fields, const SamplingDefaults& defaults, GenerationFields& out) {
@@ -135,6 +144,7 @@ void read_generation(RequestFields& fields, const SamplingDefaults& defaults, Ge
   read_stream(fields, out);
   read_response_format(fields);
   refuse_unsupported(fields);
+  read_session_names(fields, out);
   ignore_harmless(fields);
 }
 

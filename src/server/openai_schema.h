@@ -49,6 +49,9 @@ struct GenerationFields {
   int num_logprobs = -1;       ///< As Request::num_logprobs.
   bool ignore_eos = false;
   bool draft = true;  ///< false: decoded serially. The reply is the same.
+  /// JSON of the client's names for whom and what a request is (server/session_key.h); "" when left out.
+  std::string user;  ///< `user` and `safety_identifier`.
+  std::string prompt_cache_key;
 };
 
 struct ChatRequest {

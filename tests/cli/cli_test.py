@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -74,6 +75,12 @@ def test_help_lists_every_command_and_nothing_else():
         assert max(map(len, help_text.stdout.splitlines())) <= 120
 
 
+def test_help_explains_a_command():
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "demo", "create").stdout == run("demo", "create", "--help").stdout
+    assert run("demo", "create", "--nonsense", "-h").stdout == run("demo", "create", "--help").stdout
+
+
 def test_version():
     assert re.fullmatch(r"tensorfold \d+\.\d+\.\d+\n", run("--version").stdout)
 
@@ -98,10 +105,30 @@ def test_version():
         (["run", "m", "--draft-max", "65"], "64"),
         (["serve", "m", "--date", "tomorrow"], "'tomorrow' is no date"),
         (["run", "m", "--temperature", "-1", "x"], "--temperature"),
-        (["serve", "m", "--port"], "--port"),
+        (["serve", "m", "--port"], "--port needs a value: N"),
+        (["serve", "m", "--port", "--quiet"], "--port needs a value: N, but the flag --quiet follows"),
+        (["serve", "m", "--port", "1", "--port", "2"], "--port is given twice"),
+        (["serve", "m", "--port="], "--port: '' is not an integer"),
+        (["serve", "m", "--quiet=perhaps"], "--quiet: 'perhaps' is neither true nor false"),
+        (["serve", "m", "--temp", "1"], "unknown option --temp; did you mean --temperature?"),
+        (["run", "m", "-threads", "4"], "unknown option -threads; did you mean --threads?"),
+        (["run", "m", "-x"], "unknown option -x; write -- before it if it is an argument"),
+        (["run", "m", "a", "-x"], "unknown option -x\n"),
+        (["run", "m", "--", "--x", "--y"], "unexpected argument '--y'"),
+        (["--quiet", "run", "m"], "unknown option --quiet before 'run'"),
+        (["hlp"], "unknown command 'hlp'; did you mean help?"),
+        (["help", "rnu"], "unknown command 'rnu'; did you mean run?"),
+        (["bench", "decod", "m"], "needs one of: decode, prefill, batch, drafts, verify; did you mean decode?"),
+        (["demo", "creat", "/tmp/x"], "unexpected argument '/tmp/x'; did you mean tensorfold demo create?"),
         (["eval", "m"], "one of --text FILE and --ids FILE"),
         (["demo", "create", "/tmp/x", "--heads", "3", "--kv-heads", "2"], "--kv-heads 2 does not divide --heads 3"),
         (["demo", "create", "/tmp/x", "--like", "gpt-oss-20b", "--params", "1M"], "--params 1000000 does not go with --like"),
+        (["demo", "create", "/tmp/x", "--params", "1M", "--hidden", "64"], "--params 1000000 does not go with --hidden 64"),
+        (["demo", "create", "/tmp/x", "--family", "qwen4"], "--family qwen4: no such family (did you mean qwen2?); those known are gemma3_text, glm4_moe"),
+        (["demo", "create", "/tmp/x", "--family", "qwen3", "--like", "gpt-oss-20b"], "--family qwen3 does not go with --like gpt-oss-20b"),
+        (["demo", "create", "/tmp/x", "--like", "gemma-3-270m", "--experts", "4"], "--experts 4 does not go with --like gemma-3-270m"),
+        (["demo", "create", "/tmp/x", "--like", "gpt-oss-20b", "--layers", "2", "--heads", "3"], "these sizes do not go together"),
+        (["demo", "create", "/tmp/x", "--experts", "4"], "do not go with --family llama, which has none"),
     ],
 )
 def test_usage_errors_say_what_was_meant(arguments, message):
@@ -135,6 +162,16 @@ def test_a_damaged_model_is_exit_code_1(toy, tmp_path):
 
 def test_too_little_memory_is_exit_code_4(toy):
     failed(run("run", toy, "x", "--kv-memory", "1KB"), 4, "KV")
+    failed(run("run", toy, "x", "--kv-memory", "100KB", "--context", 1000), 4, "a context of 1000 tokens does not fit", "holds 192 tokens")
+
+
+def test_little_kv_memory_is_told_at_the_start(toy):
+    result = run("run", toy, "x", "--max-tokens", 1, "--quiet", "--kv-memory", "100KB")
+    assert result.returncode == 0
+    assert "warning: toy: KV memory holds 192 tokens, so no request can be longer; the model was made for 4096" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for flags in (["--kv-memory", "1GB"], ["--kv-memory", "100KB", "--context", 193], []):
+        assert run("run", toy, "x", "--max-tokens", 1, "--quiet", *flags).stderr == ""
 
 
 def test_a_device_that_is_none_is_exit_code_2(toy):
@@ -156,7 +193,41 @@ def test_a_full_disk_or_forbidden_folder_leaves_nothing_behind(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")
     failed(run("demo", "create", tmp_path / "full"), 2, "is there already")
+    # A disk that takes no more after a megabyte, in a folder that was not there.
+    def limit_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    command = [BINARY, "demo", "create", tmp_path / "new" / "toy", "--params", "5M"]
+    result = subprocess.run(command, capture_output=True, text=True, env=CLEAN, restore_signals=False, preexec_fn=limit_files)
+    failed(result, 1, "toy was not written", "File too large")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_demo_create_leaves_nothing_behind(tmp_path, number):
+    folder = tmp_path / "new" / "toy"
+    command = [BINARY, "demo", "create", folder, "--params", "1B"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN)
+    deadline = time.monotonic() + 60
+    while not list(folder.parent.glob("toy.partial-*/*")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.001)
+    assert not folder.exists()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and output == ""
+    assert errors.endswith("toy was not written: stopped by a signal\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_create_takes_an_empty_folder_and_a_slash_at_the_end(tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "link").symlink_to("toy")
+    assert run("demo", "create", f"{tmp_path}/link/", "--layers", 1).returncode == 0
+    assert run("demo", "create", "below", "--layers", 1, cwd=tmp_path).returncode == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["below", "link", "toy"]
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "toy" / "model.safetensors").is_file()
 
 
 # Sources of flags.
@@ -184,9 +255,11 @@ def test_sections_of_the_file_win_over_its_top(tmp_path):
 
 def test_a_wrong_file_is_refused(tmp_path):
     config = tmp_path / "config.toml"
-    failed(run("serve", "m", "--config", config), 2, "config.toml")
+    failed(run("serve", "m", "--config", config), 2, "the config file", "config.toml cannot be read")
     config.write_text("prot = 1\n")
-    failed(run("serve", "m", "--config", config), 2, "'prot' is no flag of any command")
+    failed(run("serve", "m", "--config", config), 2, "'prot' is no flag of any command; did you mean port?")
+    config.write_text("[srve]\nport = 1\n")
+    failed(run("serve", "m", "--config", config), 2, "[srve] is no command; did you mean serve?")
     config.write_text("[serve]\nprompt-tokens = 1\n")
     failed(run("serve", "m", "--config", config), 2, "'prompt-tokens' is no flag of 'tensorfold serve'")
 
@@ -202,6 +275,25 @@ def test_run_answers_a_prompt(toy):
     assert run("run", toy, "--max-tokens", 20, input="Hello").stdout == result.stdout
     assert run("run", toy, "Hello", "--max-tokens", 20, "--quiet").stderr == ""
     assert run("run", toy, "Hello", "--max-tokens", 20, "--seed", 5).stdout != result.stdout
+
+
+def test_a_prompt_may_begin_with_a_dash(toy):
+    def prompt_tokens(*arguments):
+        result = run("run", toy, "--raw", "--json", "--quiet", "--max-tokens", 1, *arguments)
+        assert result.returncode == 0, result
+        return json.loads(result.stdout)["prompt_tokens"]
+
+    for prompt in ("-5", "- be brief", "--be brief", "-"):
+        assert prompt_tokens(prompt) == len(prompt)
+    for prompt in ("-x", "--quiet", "--help", "--"):
+        assert prompt_tokens("--", prompt) == len(prompt)
+    reply = run("run", "--quiet", "--raw", "--", toy, "Hello")
+    assert reply.returncode == 0 and reply.stdout == run("run", toy, "Hello", "--raw", "--quiet").stdout
+
+
+def test_a_value_may_begin_with_a_dash(toy):
+    assert run("run", toy, "x", "--max-tokens", 1, "--seed", "-5", "--system", "- be brief").returncode == 0
+    assert run("run", toy, "x", "--max-tokens", 1, "--seed=-5", "--system=--quiet").returncode == 0
 
 
 def test_run_prints_json_for_programs(toy):
@@ -415,6 +507,26 @@ def test_toy_models_of_every_family_run(tmp_path, family, quant):
     assert len(set(reply["text"].split())) > 3, "a model that repeats itself tests nothing"
     assert run("demo", "create", tmp_path / "again", *flags, "--seed", 0).returncode == 0
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name, family", [("qwen3_5", "qwen3_5_text"), ("qwen3_5_moe", "qwen3_5_moe_text"),
+                                          ("Qwen3.6", "qwen3_5_text"), ("gemma3", "gemma3_text"), ("gpt-oss", "gpt_oss")])
+def test_families_have_the_names_that_people_know(tmp_path, name, family):
+    assert run("demo", "create", tmp_path / "toy", "--family", name, "--layers", 4).stdout.split()[1] == family + ","
+
+
+def test_sizes_go_before_those_of_the_published_model(tmp_path):
+    sizes = {"hidden": 128, "intermediate": 64, "heads": 4, "kv-heads": 2, "head-dim": 32, "vocab": 1000, "experts": 4,
+             "context": 2048}  # fmt: skip
+    flags = [word for name, value in sizes.items() for word in (f"--{name}", value)]
+    folder = tmp_path / "toy"
+    assert run("demo", "create", folder, "--like", "GLM-4.5", "--layers", 4, *flags, "--tie").returncode == 0
+    config = json.loads((folder / "config.json").read_text())
+    keys = ["hidden_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
+            "n_routed_experts", "max_position_embeddings"]  # fmt: skip
+    assert [config[key] for key in keys] == list(sizes.values())
+    assert config["num_experts_per_tok"] == 4 and config["tie_word_embeddings"] and config["first_k_dense_replace"] == 3
+    assert run("run", folder, "x", "--max-tokens", 1).returncode == 0
 
 
 def test_toy_models_have_about_the_size_asked_for(tmp_path):

@@ -7,11 +7,13 @@
 #include <set>
 
 #include "cli/model_presets.h"
+#include "models/registry.h"
 
 namespace tensorfold {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 ToyModel like(const std::string& name, int64_t num_layers = 0) {
   ToyOptions options;
@@ -98,8 +100,39 @@ TEST(ToyCheckpoint, SizesAreChosenForANumberOfWeights) {
 TEST(ToyCheckpoint, AnUnknownFamilyIsNamed) {
   ToyOptions options;
   options.family = "lama";
-  EXPECT_THAT(complete_toy_options(options).status().message(),
-              HasSubstr("--family lama: expected one of gemma3"));
+  EXPECT_THAT(
+      complete_toy_options(options).status().message(),
+      HasSubstr("--family lama: no such family (did you mean llama?); those known are gemma3_text, "));
+}
+
+/// Whatever a checkpoint may call itself in config.json.
+TEST(ToyCheckpoint, EveryModelTypeIsAFamily) {
+  for (const ModelFamily& family : model_families()) {
+    const Result<std::string> name = toy_family_name(family.model_type);
+    ASSERT_TRUE(name.ok()) << name.status().message();
+    EXPECT_THAT(*name, StartsWith(std::string(family.model_type)));
+  }
+}
+
+TEST(ToyCheckpoint, SizesThatDoNotGoTogetherAreRefused) {
+  const auto message = [](void (*set)(ToyOptions&)) {
+    ToyOptions options;
+    options.like = "Qwen3.6-35B-A3B";
+    options.num_layers = 4;
+    set(options);
+    const Result<ToyOptions> complete = complete_toy_options(options);
+    return complete.ok() ? make_toy_model(*complete).status().message() : complete.status().message();
+  };
+  EXPECT_EQ(message([](ToyOptions&) {}), "");
+  EXPECT_EQ(message([](ToyOptions& o) { o.num_experts = 4; }), "");
+  EXPECT_EQ(message([](ToyOptions& o) { o.hidden_size = 63; }), "--hidden is 63, expected 64 to 1048576");
+  EXPECT_EQ(message([](ToyOptions& o) { o.head_dim = 63; }), "--head-dim 63 is odd");
+  EXPECT_EQ(message([](ToyOptions& o) { o.num_experts = 4, o.num_experts_per_tok = 5; }),
+            "--experts-per-token 5 is more than --experts 4");
+  EXPECT_EQ(message([](ToyOptions& o) { o.hidden_size = 100, o.is_quantized = true; }),
+            "--hidden is 100, which 4-bit groups of 64 do not divide");
+  EXPECT_THAT(message([](ToyOptions& o) { o.num_experts_per_tok = 300; }),
+              HasSubstr("these sizes do not go together: config.json: num_experts_per_tok"));
 }
 
 }  // namespace

@@ -270,6 +270,18 @@ TEST_F(EngineTest, TheContextIsTheModelsOrWhatKvMemoryHolds) {
   EXPECT_EQ(ask(request(191, 2, -1)).tokens.size(), 1u);
 }
 
+TEST_F(EngineTest, AContextThatKvMemoryCannotHoldIsRefusedAtTheStart) {
+  EngineOptions options;
+  options.context_tokens = 194;  // one more than three pages and the newest token
+  options.kv_memory_bytes = memory_of_pages(3, options);
+  const Status status = Engine::create(make_fake_model(control_), options).status();
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(status.message(),
+            "a context of 194 tokens does not fit: KV memory holds 192 tokens; give it more, or ask for a "
+            "context of "
+            "192");
+}
+
 TEST_F(EngineTest, ZeroTokensAreAReply) {
   start({});
   const CollectedReply reply = ask(request(5, 2, 0));
@@ -281,7 +293,7 @@ TEST_F(EngineTest, ZeroTokensAreAReply) {
 
 TEST_F(EngineTest, RefusalsNameTheValueAndTheLimit) {
   EngineOptions options;
-  options.context_tokens = 640;
+  options.context_tokens = 193;
   options.kv_memory_bytes = memory_of_pages(3, options);
   start(options);
   const auto refusal = [&](const Request& r) {
@@ -296,12 +308,10 @@ TEST_F(EngineTest, RefusalsNameTheValueAndTheLimit) {
   EXPECT_EQ(refusal(r), "prompt token 1 is 50, expected 0 to 49");
   r.prompt[1] = -1;
   EXPECT_EQ(refusal(r), "prompt token 1 is -1, expected 0 to 49");
-  EXPECT_EQ(refusal(request(640, 1, 5)),
-            "the prompt has 640 tokens, which leaves no room for a reply in a context of 640 tokens");
-  EXPECT_EQ(refusal(request(641, 1, 0)),
-            "the prompt has 641 tokens, which leaves no room for a reply in a context of 640 tokens");
-  EXPECT_EQ(refusal(request(100, 1, 94)), "the request needs KV memory for 193 tokens, all of it holds 192");
-  EXPECT_EQ(refusal(request(193, 1, -1)), "the request needs KV memory for 193 tokens, all of it holds 192");
+  EXPECT_EQ(refusal(request(193, 1, 5)),
+            "the prompt has 193 tokens, which leaves no room for a reply in a context of 193 tokens");
+  EXPECT_EQ(refusal(request(194, 1, 0)),
+            "the prompt has 194 tokens, which leaves no room for a reply in a context of 193 tokens");
   EXPECT_EQ(refusal(request(3, 1, -2)), "max_tokens is -2, expected 0 or more");
   r = request(3, 1, 5);
   r.num_logprobs = 21;
@@ -314,7 +324,7 @@ TEST_F(EngineTest, RefusalsNameTheValueAndTheLimit) {
   EXPECT_EQ(refusal(r), "stop strings need a tokenizer; this model has none");
 
   // What just fits is not refused, and ends where it must.
-  EXPECT_EQ(ask(request(100, 1, 93)).tokens.size(), 93u);
+  EXPECT_EQ(ask(request(100, 1, 94)).tokens.size(), 93u);
   EXPECT_EQ(ask(request(100, 1, -1)).tokens.size(), 93u);
 }
 

@@ -201,6 +201,7 @@ TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
       for (uint64_t i = 0; i < 20; ++i) {
         const auto n = static_cast<int64_t>(i);
         requests.push_back(request(1 + n * 37 % 150, i, 1 + n * 29 % 150));
+        requests.back().session = i % 3;
         submit(requests.back(), collectors[i]);
       }
       gate_->count_down();
@@ -319,6 +320,53 @@ TEST_F(VerifyTest, WithoutADrafterThatComputesTheModeIsRefused) {
   options.draft = DraftMode::kModel;
   EXPECT_EQ(Engine::create(model_, options).status().message(),
             "fake has no draft head (MTP), and no draft model was given");
+}
+
+TEST_F(VerifyTest, ASessionsTextsGiveGuessesAndChangeNoReply) {
+  // Random tokens hold no pair of their own again often, so that a guess is the session's.
+  const auto accepted_of = [&](std::optional<SessionKey> before, std::optional<SessionKey> now,
+                               int64_t session_tokens) {
+    EngineOptions options = drafting(nullptr, 8);
+    options.session_tokens = session_tokens;
+    start(options);
+    Request r = request(20, 2, 150);
+    r.session = before;
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, 150));
+    r.session = now;
+    const CollectedReply reply = ask(r);
+    EXPECT_EQ(reply.tokens, serial_reply(r, 150));
+    return reply.usage.speculative.accepted;
+  };
+  const int64_t alone = accepted_of(std::nullopt, std::nullopt, 1 << 20);
+  EXPECT_LT(alone, 60);
+  EXPECT_GT(accepted_of(7, 7, 1 << 20), 110) << "the earlier reply was not found";
+  EXPECT_EQ(accepted_of(7, 8, 1 << 20), alone) << "another session's text was used";
+  EXPECT_EQ(accepted_of(7, std::nullopt, 1 << 20), alone);
+  EXPECT_EQ(accepted_of(std::nullopt, 7, 1 << 20), alone);
+  EXPECT_EQ(accepted_of(7, 7, 0), alone);
+}
+
+TEST_F(VerifyTest, SessionsAreCountedAndBounded) {
+  EngineOptions options = drafting(nullptr, 8);
+  options.session_tokens = 1000;
+  start(options);
+  for (uint64_t i = 0; i < 30; ++i) {
+    Request r = request(40, i, 50);
+    if (i % 2 == 0) r.session = i;
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, 50));
+    const EngineStats stats = engine_->stats();
+    EXPECT_LE(stats.session_tokens, 1000);
+    if (i >= 2) continue;
+    EXPECT_EQ(stats.session_tokens, 40 + 8 + 50) << "the prompt, and the reply with what leads to it";
+    EXPECT_EQ(stats.sessions, 1);
+  }
+  EXPECT_GT(engine_->stats().sessions, 2);
+  options.draft = DraftMode::kOff;
+  start(options);
+  Request r = request(40, 2, 50);
+  r.session = 1;
+  ask(r);
+  EXPECT_EQ(engine_->stats().sessions, 0) << "kept for nobody";
 }
 
 TEST_F(VerifyTest, RightGuessesSavePasses) {

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from conftest import BINARY, CLEAN
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 
@@ -101,6 +103,38 @@ def test_metrics_are_prometheus_text(server):
     assert server.metric("tensorfold_generated_tokens_total") == before + 8
     for line in server.get("/metrics").splitlines():
         assert line.startswith(("# HELP tensorfold_", "# TYPE tensorfold_", "tensorfold_"))
+
+
+def test_the_log_has_a_line_for_every_request_that_ends(toy_model, tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        command = [BINARY, "serve", str(toy_model), "--port", "0", "--quiet", "--draft", "lookup"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=CLEAN)
+    root = process.stdout.readline().split(" at ")[1].strip()
+
+    def post(**fields):
+        data = json.dumps({"prompt": "ab " * 20, "max_tokens": 40, **fields}).encode()
+        return json.loads(urllib.request.urlopen(root + "/completions", data, timeout=60).read())
+
+    usage = post(temperature=0)["usage"]
+    post(prompt="x", max_tokens=1)
+    post(prompt="x", draft=False)
+    text = post(prompt="x", draft=False)["choices"][0]["text"]
+    post(prompt="x", draft=False, stop=[text[20:23]])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    lines = [line.split(" info: ")[1] for line in log.read_text().splitlines() if "info: request " in line]
+    drafts = usage["speculative"]
+    assert drafts["drafted"] > 0
+    counts = "60 prompt tokens, 40 completion tokens"
+    assert re.fullmatch(
+        rf"request 1: length, {counts}, \d+\.\d{{3}} s, \d+\.\d tokens/s, "
+        rf"{drafts['accepted']} of {drafts['drafted']} drafted tokens accepted \(lookup\)",
+        lines[0],
+    )
+    assert re.fullmatch(r"request 2: length, 1 prompt tokens, 1 completion tokens, \d+\.\d{3} s", lines[1])
+    assert re.fullmatch(r"request 3: length, 1 prompt tokens, 40 completion tokens, \S+ s, \S+ tokens/s", lines[2])
+    assert lines[4].startswith("request 5: stop, 1 prompt tokens, ") and len(lines) == 5
 
 
 def test_drafts_are_counted_and_change_no_reply(toy_model, start_server):

@@ -8,7 +8,7 @@ import subprocess
 
 import openai
 import pytest
-from conftest import BINARY
+from conftest import BINARY, create_toy
 from tape_model import published_template, write_tape_model
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
@@ -399,6 +399,67 @@ def test_tools_are_refused_where_the_template_has_no_place_for_them(server):
     client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
     with pytest.raises(openai.BadRequestError, match="no place for them"):
         chat(client)
+
+
+def test_a_second_turn_finds_the_reasoning_that_the_client_left_out(folder_of, start_server):
+    """The reply of the second turn is that of the first, whose reasoning and calls are not in the history."""
+    server = start_server(folder_of("qwen"), "--draft", "lookup")
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    history = QUESTION + [{"role": "assistant", "content": "Let me see."}, {"role": "user", "content": "And now?"}]
+
+    def accepted(messages, **fields):
+        reply = chat(client, messages=messages, temperature=0, **fields)
+        assert parts_of(reply.choices[0]) == EXPECTED["qwen"]
+        return reply.usage.speculative["accepted"]
+
+    alone = accepted(QUESTION)
+    tokens = chat(client, messages=history, extra_body={"draft": False}, user="somebody").usage.completion_tokens
+    assert accepted(history) > max(tokens / 2, 2 * alone)
+    assert server.metric("tensorfold_sessions") == 2 and server.metric("tensorfold_session_tokens") > tokens
+    # Another conversation, another user or another key sees nothing of it.
+    assert accepted([{"role": "user", "content": "Hello?"}] + history[1:]) < tokens / 2
+    assert accepted(history, user="else") < tokens / 2
+    assert accepted(history, prompt_cache_key="k") < tokens / 2
+    assert accepted(history, prompt_cache_key="k") > tokens / 2
+    without = start_server(folder_of("qwen"), "--draft", "lookup", "--session-tokens", "0")
+    client = openai.OpenAI(base_url=without.url, api_key="none", max_retries=0)
+    accepted(QUESTION)
+    assert accepted(history) < tokens / 2 and without.metric("tensorfold_sessions") == 0
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "gpt_oss", "nemotron_h", "qwen3", "qwen3_5", "qwen3_next"])
+def test_toys_of_families_with_tools_and_thinking_take_them(tmp_path, start_server, family):
+    server = start_server(create_toy(tmp_path / "toy", "--family", family, "--layers", "4", "--hidden", "128"))
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+
+    def ask(enable_thinking=None, **fields):
+        extra = {} if enable_thinking is None else {"extra_body": {"enable_thinking": enable_thinking}}
+        return chat(client, **{"max_tokens": 20, "tools": openai.NOT_GIVEN, **extra, **fields})
+
+    prompt_tokens = ask().usage.prompt_tokens
+    offered = ask(tools=[WEATHER]).usage.prompt_tokens - prompt_tokens  # in tokens of a byte
+    assert offered > len(json.dumps(WEATHER))
+    assert ask(True).usage.prompt_tokens - prompt_tokens == len("T\n")
+    assert ask(False).usage.prompt_tokens - prompt_tokens == len("T\n\nT\n\n")
+    for seed in range(16):  # random weights end their thinking, or the reply in the middle of it
+        thought = parts_of(ask(True, max_tokens=1000, seed=seed).choices[0])
+        assert thought["reasoning"]
+        if thought["content"]:
+            break
+    assert thought["content"], "thinking never ends"
+    assert not any(parts_of(ask(False, seed=seed).choices[0])["reasoning"] for seed in range(4))
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    said = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "sunny"}]
+    history = ask(tools=[WEATHER], messages=QUESTION + said).usage.prompt_tokens - prompt_tokens - offered
+    assert history > len('{"name": "get_weather", "arguments": {"city": "Rome"}}sunny')
+
+
+def test_toys_of_other_families_say_what_their_templates_lack(tmp_path, start_server):
+    server = start_server(create_toy(tmp_path / "toy", "--family", "qwen2"))
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    assert chat(client, max_tokens=1).usage.completion_tokens == 1
+    with pytest.raises(openai.BadRequestError, match="no enable_thinking"):
+        chat(client, extra_body={"enable_thinking": True})
 
 
 @pytest.mark.parametrize(
