@@ -171,7 +171,7 @@ class BenchVerifyCommand : public Command {
         .name = "bench verify",
         .summary = "Whether replies with guessed tokens, right and wrong, are the serial ones to the bit.",
         .details = "  tensorfold bench verify demo\n\n"
-                   "Guesses that are always wrong, wrong here and there, and always right, and those of each drafter "
+                   "Guesses that are always wrong, wrong here and there, and always right, and those of each drafter\n"
                    "there is: of a model's own head with --draft auto, of a draft model with --draft MODEL."};
   }
 

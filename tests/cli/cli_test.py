@@ -101,7 +101,6 @@ def test_version():
         (["serve", "m", "--port", "65536"], "--port"),
         (["serve", "m", "--kv-memory", "2XB"], "--kv-memory: '2XB' is not a size such as 512MB, 2GB or 1.5GiB"),
         (["serve", "m", "--isa", "avx3"], "did you mean 'avx2'?"),
-        (["serve", "m", "--draft", "mtp"], "auto, off, lookup"),
         (["run", "m", "--draft-max", "65"], "64"),
         (["serve", "m", "--date", "tomorrow"], "'tomorrow' is no date"),
         (["run", "m", "--temperature", "-1", "x"], "--temperature"),
