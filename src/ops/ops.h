@@ -343,8 +343,8 @@ class Ops : public WeightPacker {
   /// For each head: RMS norm over D as rms_norm() if a norm weight is given (plain weight), then rotation of
   /// the first R elements in half-split pairs (j, j + R/2), the rest passing through:
   ///   y[j] = fma(x[j], cos_j, -(x[j+R/2] * sin_j)),  y[j+R/2] = fma(x[j+R/2], cos_j, x[j] * sin_j)
-  /// then rounding to the output dtype; R may be 0. Source: Su et al. 2021 (arXiv:2104.09864), `rotate_half`
-  /// of transformers.
+  /// then rounding to the output dtype; R may be 0, and q without heads. Source: Su et al. 2021
+  /// (arXiv:2104.09864), `rotate_half` of transformers.
   virtual void qk_norm_rope(const QkNormRopeCall& call) = 0;
 
   /// Stores row t's keys and values at its position's slot of its sequence's pages.
