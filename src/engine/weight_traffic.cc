@@ -47,6 +47,7 @@ class CountingOps final : public Ops {
   void attention(const AttentionCall&) override {}
   void gated_rms_norm(const GatedRmsNormCall&) override {}
   void causal_conv(const CausalConvCall&) override {}
+  void dynamic_conv(const DynamicConvCall&) override {}
   void gated_delta(const GatedDeltaCall&) override {}
   void mamba2(const Mamba2Call&) override {}
   void mlp_activation(View, View, View, const MlpActivation&) override {}
@@ -57,6 +58,7 @@ class CountingOps final : public Ops {
   void gather_rows(View, View, std::span<const int32_t>) override {}
   void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
   void token_probabilities(std::span<float>, View, std::span<const int32_t>) override {}
+  void top_tokens(std::span<int32_t>, std::span<float>, View, int64_t) override {}
 
  private:
   /// `numerator / denominator` of a matrix.

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "base/bf16.h"
@@ -180,7 +182,8 @@ Result<WeightTable::Stored> WeightTable::find_input_major(const Expected& expect
 Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) const {
   if (expected.is_interleaved)
     return has_tensor(expected.module + "_blocks") ? find_blocks(expected) : find_input_major(expected);
-  const bool is_bare = expected.num_matrices > 0 && has_tensor(expected.module);
+  const bool may_be_bare = expected.num_matrices > 0 || expected.allows_bare;
+  const bool is_bare = may_be_bare && has_tensor(expected.module);
   Stored stored;
   stored.num_matrices = std::max<int64_t>(expected.num_matrices, 1);
   TF_ASSIGN_OR_RETURN(stored.weight, require(is_bare ? expected.module : expected.module + ".weight"));
@@ -204,14 +207,14 @@ Result<WeightTable::Stored> WeightTable::find_matrix(const Expected& expected) c
   return stored;
 }
 
-Result<TensorSlice> WeightTable::find_vector(std::string_view name, int64_t size) const {
+Result<TensorSlice> WeightTable::find_floats(std::string_view name, const std::vector<int64_t>& shape) const {
   TF_ASSIGN_OR_RETURN(const TensorInfo* tensor, require(name));
   if (!is_float(tensor->dtype))
     return unsupported("{}: dtype {}, expected BF16, F16 or F32 ({})", display_name(name),
                        dtype_name(tensor->dtype), checkpoint_->file_name_of(*tensor));
-  if (tensor->shape != std::vector<int64_t>{size})
-    return corrupt("{}: shape {}, expected [{}] ({})", display_name(name), shape_text(tensor->shape), size,
-                   checkpoint_->file_name_of(*tensor));
+  if (tensor->shape != shape)
+    return corrupt("{}: shape {}, expected {} ({})", display_name(name), shape_text(tensor->shape),
+                   shape_text(shape), checkpoint_->file_name_of(*tensor));
   return whole(tensor);
 }
 
@@ -259,12 +262,14 @@ Status WeightTable::expect_no_bias(const std::string& module) const {
 }
 
 Result<LinearBinding> WeightTable::bind_linear(const LinearDeclaration& declaration) const {
-  TF_ASSIGN_OR_RETURN(const Stored stored,
-                      find_matrix({declaration.module, /*num_matrices=*/0, declaration.out, declaration.in}));
+  TF_ASSIGN_OR_RETURN(const Stored stored, find_matrix({.module = declaration.module,
+                                                        .out = declaration.out,
+                                                        .in = declaration.in,
+                                                        .allows_bare = declaration.allows_bare}));
   LinearBinding binding = rows_of(stored, {0, 0, declaration.out});
   binding.name = display_name(declaration.module);
   if (declaration.has_bias) {
-    TF_ASSIGN_OR_RETURN(binding.bias, find_vector(declaration.module + ".bias", declaration.out));
+    TF_ASSIGN_OR_RETURN(binding.bias, find_floats(declaration.module + ".bias", {declaration.out}));
   } else {
     TF_RETURN_IF_ERROR(expect_no_bias(declaration.module));
   }
@@ -390,13 +395,27 @@ VectorId WeightTable::vector(int layer, const std::string& name, int64_t size, f
   if (checkpoint_ == nullptr)
     return declare_vector(
         {.kind = DeclaredWeight::Kind::kVector, .layer = layer, .name = name, .out = size, .added = added});
-  const Result<TensorSlice> values = find_vector(name, size);
+  const Result<TensorSlice> values = find_floats(name, {size});
   if (!values.ok()) {
     note(values.status());
     return {};
   }
   manifest_.vectors.push_back(
       {.layer = layer, .name = display_name(name), .values = *values, .size = size, .added = added});
+  return {static_cast<int32_t>(manifest_.vectors.size() - 1)};
+}
+
+VectorId WeightTable::array(int layer, const std::string& name, const std::vector<int64_t>& shape) {
+  const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  if (checkpoint_ == nullptr)
+    return declare_vector(
+        {.kind = DeclaredWeight::Kind::kVector, .layer = layer, .name = name, .out = size, .shape = shape});
+  const Result<TensorSlice> values = find_floats(name, shape);
+  if (!values.ok()) {
+    note(values.status());
+    return {};
+  }
+  manifest_.vectors.push_back({.layer = layer, .name = display_name(name), .values = *values, .size = size});
   return {static_cast<int32_t>(manifest_.vectors.size() - 1)};
 }
 

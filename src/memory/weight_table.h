@@ -24,7 +24,8 @@ struct LinearDeclaration {
   std::string module;
   int64_t out = 0;
   int64_t in = 0;
-  bool has_bias = false;  ///< `.bias` [out] must exist.
+  bool has_bias = false;     ///< `.bias` [out] must exist.
+  bool allows_bare = false;  ///< The tensor may have the module's own name, without `.weight`.
 };
 
 /// Rows of a matrix, taken in pieces at equal distances and put one after the other.
@@ -71,7 +72,8 @@ struct DeclaredWeight {
   int64_t in = 0;   ///< Or the taps of a convolution.
   bool has_bias = false;
   bool is_interleaved = false;
-  float added = 0;  ///< Of a vector, when it is read.
+  float added = 0;                  ///< Of a vector, when it is read.
+  std::vector<int64_t> shape = {};  ///< Of an array (WeightTable::array); else empty.
 };
 
 /// Makes a manifest. Errors are collected, not returned: status() is the first of them, and after one the
@@ -101,6 +103,9 @@ class WeightTable {
 
   /// A vector [size], kept as f32, with `added` added to each element: norm weights, sinks.
   VectorId vector(int layer, const std::string& name, int64_t size, float added = 0.0f);
+
+  /// An array of another shape, leased as f32 [number of elements].
+  VectorId array(int layer, const std::string& name, const std::vector<int64_t>& shape);
 
   /// A depthwise convolution [channels, 1, taps] (Hugging Face) or [channels, taps, 1] (MLX), leased as
   /// [taps, channels] f32.
@@ -135,6 +140,7 @@ class WeightTable {
     int64_t out = 0;
     int64_t in = 0;
     bool is_interleaved = false;  ///< GPT-OSS: input-major floats, or MXFP4 blocks.
+    bool allows_bare = false;     ///< As LinearDeclaration.
   };
   /// Which rows of which of the stacked matrices a binding takes.
   struct RowRange {
@@ -162,7 +168,7 @@ class WeightTable {
   Result<const TensorInfo*> require(std::string_view name) const;
   Result<Stored> find_matrix(const Expected& expected) const;
   Result<LinearSpec> describe_packed(const Stored& stored, const Expected& expected) const;
-  Result<TensorSlice> find_vector(std::string_view name, int64_t size) const;
+  Result<TensorSlice> find_floats(std::string_view name, const std::vector<int64_t>& shape) const;
   Status expect_no_bias(const std::string& module) const;
   LinearId add(int layer, Result<LinearBinding> binding);
   Result<LinearBinding> bind_linear(const LinearDeclaration& declaration) const;

@@ -206,6 +206,7 @@ class Gemma3 final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &ends_; }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
     Arena measure(nullptr, 0);
@@ -236,6 +237,7 @@ class Gemma3 final : public Model {
       ops.rms_norm(s.x, s.h, w[layer.pre_feedforward_norm], norm);
       layer.mlp.forward_to(s.block_out, block, w, s.mlp);
       ops.rms_norm(s.h, s.block_out, w[layer.post_feedforward_norm], norm_and_add);
+      outputs.taps.take(ops, i, s.h);
     }
     ends_.logits(full, weights.outside_layers(), pass.logit_rows, s.last, outputs);
     if (config_.final_logit_softcapping > 0 && !pass.logit_rows.empty())

@@ -261,6 +261,7 @@ class Glm4Moe final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &parts_.ends; }
   const DraftHead* draft_head() const override { return draft_head_.get(); }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
@@ -278,6 +279,7 @@ class Glm4Moe final : public Model {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Lease w = weights.layer(static_cast<int>(i));
       parts_.forward(layers_[i], block, w, state.kv_layers[i], s);
+      outputs.taps.take(ops, i, s.h);
     }
     parts_.ends.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }

@@ -144,6 +144,7 @@ class GptOss final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &ends_; }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
     Arena measure(nullptr, 0);
@@ -166,6 +167,7 @@ class GptOss final : public Model {
       layer.attention.forward(block, w, state.kv_layers[i], s.attention);
       ops.rms_norm(s.x, s.h, w[layer.post_attention_norm], norm);
       layer.moe.forward(block, w, s.moe);
+      outputs.taps.take(ops, i, s.h);
     }
     ends_.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }

@@ -44,7 +44,8 @@ void SelfAttention::mix(const BlockPass& pass, const Lease& weights, const KvPag
                       .num_heads = shape.num_heads,
                       .scale = scale != 0 ? scale : usual_scale,
                       .window = window,
-                      .sinks = sinks ? weights[sinks].row<const float>(0) : nullptr});
+                      .sinks = sinks ? weights[sinks].row<const float>(0) : nullptr,
+                      .sees_later_rows = sees_later_rows});
   if (shape.has_output_gate) pass.ops.sigmoid_mul(s.mixed, s.mixed, s.q.columns(D, s.q.dim(1) - D), D, 2 * D);
 }
 

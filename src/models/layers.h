@@ -65,8 +65,9 @@ struct SelfAttention {
   VectorId sinks;           ///< A logit per head that takes part in the softmax; GPT-OSS.
   AttentionShape shape;
   float norm_eps = 0;
-  float scale = 0;     ///< Of q.k; 0: 1/sqrt(head_dim).
-  int64_t window = 0;  ///< Keys a row sees, itself included; 0: all.
+  float scale = 0;               ///< Of q.k; 0: 1/sqrt(head_dim).
+  int64_t window = 0;            ///< Keys a row sees, itself included; 0: all.
+  bool sees_later_rows = false;  ///< As AttentionCall.
 
   /// Appends the rows' keys and values to `pages` and adds the attention's output to pass.h.
   void forward(const BlockPass& pass, const Lease& weights, const KvPages& pages,

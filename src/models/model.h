@@ -15,6 +15,8 @@
 
 namespace tensorfold {
 
+struct TokenEnds;  // models/layers.h
+
 /// One run through the model: a ragged batch of rows of any mix of sequences (design.md, "Pass").
 struct Pass {
   std::span<const int32_t> tokens;      ///< [T] host; each in [0, vocab_size).
@@ -32,11 +34,29 @@ struct State {
   std::span<const RecurrentStates> recurrent_layers;
 };
 
+/// Residual streams between the layers, for drafters that read them.
+struct Taps {
+  std::span<const int32_t> layers =
+      {};  ///< [n] of the model's, in the order of the columns. Empty: not wanted.
+  std::span<const int32_t> rows = {};  ///< [N] ascending rows of the pass, host.
+  /// [N, n*E] f32, or the activation dtype (rounded): columns [i*E, (i+1)*E) are what the layers up to
+  /// layers[i] have added up to, before any later norm.
+  View out = {};
+
+  /// A family calls it after each of its layers; `h` [T, E] f32 is the residual stream.
+  void take(Ops& ops, size_t layer, View h) const {
+    const int64_t E = h.dim(1);
+    for (int64_t i = 0; i < std::ssize(layers); ++i)
+      if (layers[i] == static_cast<int64_t>(layer)) ops.gather_rows(out.columns(i * E, E), h, rows);
+  }
+};
+
 /// What a pass computes, on the device.
 struct Outputs {
   View logits;       ///< [R, V] f32: of Pass::logit_rows.
   View hidden = {};  ///< [T, E] f32: of every row, after the final norm, for a draft head. data == nullptr:
                      ///< not wanted.
+  Taps taps = {};
 };
 
 /// What a layer does to the residual stream: for `info`, and to count states.
@@ -105,6 +125,10 @@ class Model {
     static_cast<void>(accepted), static_cast<void>(ops), static_cast<void>(weights);
     static_cast<void>(state), static_cast<void>(scratch);
   }
+
+  /// Embedding and head, for drafters that have none of their own; they are leased outside the layers of this
+  /// model's weights. Null: not to be had.
+  virtual const TokenEnds* token_ends() const { return nullptr; }
 
   /// The head that came with the checkpoint, or null.
   virtual const DraftHead* draft_head() const { return nullptr; }

@@ -414,6 +414,7 @@ class NemotronH final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &parts_.ends; }
   const DraftHead* draft_head() const override { return draft_head_.get(); }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
@@ -429,7 +430,10 @@ class NemotronH final : public Model {
 
     parts_.ends.embed(block, weights.outside_layers(), pass.tokens);
     LayerRun layers(block, state, s, parts_.config.norm_eps);
-    for (size_t i = 0; i < layers_.size(); ++i) layers.run(layers_[i], weights.layer(static_cast<int>(i)));
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      layers.run(layers_[i], weights.layer(static_cast<int>(i)));
+      outputs.taps.take(ops, i, s.h);
+    }
     parts_.ends.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }
 

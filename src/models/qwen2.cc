@@ -108,6 +108,7 @@ class Qwen2 final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &ends_; }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
     Arena measure(nullptr, 0);
@@ -130,6 +131,7 @@ class Qwen2 final : public Model {
       layer.attention.forward(block, w, state.kv_layers[i], s.attention);
       ops.rms_norm(s.x, s.h, w[layer.post_attention_norm], norm);
       layer.mlp.forward(block, w, s.mlp);
+      outputs.taps.take(ops, i, s.h);
     }
     ends_.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }

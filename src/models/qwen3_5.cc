@@ -362,6 +362,7 @@ class Qwen35 final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &parts_.ends; }
   const DraftHead* draft_head() const override { return draft_head_.get(); }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
@@ -393,6 +394,7 @@ class Qwen35 final : public Model {
       }
       ops.rms_norm(s.x, s.h, w[layer.post_attention_norm], norm);
       layer.feed_forward(block, w, s.mlp, s.moe);
+      outputs.taps.take(ops, i, s.h);
     }
     parts_.ends.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }

@@ -144,6 +144,7 @@ class Qwen3Moe final : public Model {
   }
 
   const ModelSpec& spec() const override { return spec_; }
+  const TokenEnds* token_ends() const override { return &ends_; }
 
   int64_t scratch_bytes(int64_t num_rows) const override {
     Arena measure(nullptr, 0);
@@ -170,6 +171,7 @@ class Qwen3Moe final : public Model {
       } else {
         layer.mlp.forward(block, w, s.mlp);
       }
+      outputs.taps.take(ops, i, s.h);
     }
     ends_.logits(block, weights.outside_layers(), pass.logit_rows, s.last, outputs);
   }

@@ -28,6 +28,9 @@ Status SequenceRunner::allocate() {
     TF_ASSIGN_OR_RETURN(hidden_rows_,
                         device.allocate(limits_.max_rows * spec.hidden_size * 4, "hidden states"));
   }
+  const int64_t tap_bytes =
+      std::ssize(limits_.tap_layers) * spec.hidden_size * dtype_bytes(spec.activation_dtype);
+  TF_ASSIGN_OR_RETURN(tap_rows_, device.allocate(limits_.max_rows * tap_bytes, "residual streams"));
 
   std::byte* next = kv_.data();
   for (const KvShape& shape : spec.kv_layers) {
@@ -82,11 +85,18 @@ Result<std::span<const float>> SequenceRunner::append(std::span<const int32_t> t
   if (limits_.with_hidden)
     hidden_ = View(hidden_rows_.data(), DType::kF32, {num_rows, runnable_.model.spec().hidden_size});
 
+  std::vector<int32_t> all_rows(num_rows);
+  std::iota(all_rows.begin(), all_rows.end(), 0);
+  const ModelSpec& spec = runnable_.model.spec();
+  taps_ = View(tap_rows_.data(), spec.activation_dtype,
+               {num_rows, std::ssize(limits_.tap_layers) * spec.hidden_size});
+
   Ops& ops = runnable_.ops;
   ops.begin_pass(pass.rows);
-  runnable_.model.forward(
-      pass, ops, runnable_.weights, {kv_layers_, recurrent_layers_}, scratch,
-      {.logits = View(logits_.data(), DType::kF32, {num_logits, vocab_size}), .hidden = hidden_});
+  runnable_.model.forward(pass, ops, runnable_.weights, {kv_layers_, recurrent_layers_}, scratch,
+                          {.logits = View(logits_.data(), DType::kF32, {num_logits, vocab_size}),
+                           .hidden = hidden_,
+                           .taps = {.layers = limits_.tap_layers, .rows = all_rows, .out = taps_}});
   TF_RETURN_IF_ERROR(ops.end_pass());
   num_tokens_ += num_rows;
 

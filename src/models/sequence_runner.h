@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -26,9 +27,10 @@ struct RunnableModel {
 class SequenceRunner {
  public:
   struct Limits {
-    int64_t max_tokens = 0;    ///< Of the sequence.
-    int64_t max_rows = 0;      ///< Of one append().
-    bool with_hidden = false;  ///< append() also computes hidden().
+    int64_t max_tokens = 0;                ///< Of the sequence.
+    int64_t max_rows = 0;                  ///< Of one append().
+    bool with_hidden = false;              ///< append() also computes hidden().
+    std::vector<int32_t> tap_layers = {};  ///< append() also computes taps(), after these layers.
   };
   /// Allocates for the limits; kOutOfMemory names what did not fit. What `runnable` refers to must outlive
   /// it.
@@ -42,14 +44,18 @@ class SequenceRunner {
   /// [T, E] f32 on the device: Outputs::hidden of the last append()'s rows, valid until the next.
   View hidden() const { return hidden_; }
 
+  /// [T, n*E] activation dtype on the device: Outputs::taps of all rows of the last append(), valid until the
+  /// next.
+  View taps() const { return taps_; }
+
   int64_t num_tokens() const { return num_tokens_; }
 
   /// Back to an empty sequence.
   Status reset();
 
  private:
-  SequenceRunner(const RunnableModel& runnable, const Limits& limits)
-      : runnable_(runnable), limits_(limits) {}
+  SequenceRunner(const RunnableModel& runnable, Limits limits)
+      : runnable_(runnable), limits_(std::move(limits)) {}
   Status allocate();
   Status allocate_states();
 
@@ -61,6 +67,8 @@ class SequenceRunner {
   Buffer logits_;       ///< [max_rows, V] f32.
   Buffer hidden_rows_;  ///< [max_rows, E] f32, with_hidden.
   View hidden_;
+  Buffer tap_rows_;  ///< [max_rows, n*E] activation dtype, tap_layers.
+  View taps_;
   std::vector<KvPages> kv_layers_;
   std::vector<RecurrentStates> recurrent_layers_;
   std::vector<int32_t> page_table_;  ///< The identity: the sequence has all pages.

@@ -1,4 +1,5 @@
-// The order of attention's sums that every backend and path shares (arithmetic.md, "Attention"): where spans begin.
+// The order of attention's sums that every backend and path shares (arithmetic.md, "Attention"): where spans
+// begin.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +24,19 @@ constexpr int64_t attention_span_begin(int64_t span) {
   return span < kNumShort ? span * kShortSpan : kLongSpanStart + (span - kNumShort) * kLongSpan;
 }
 
-/// The keys [begin, end) that the row at `pos` sees.
+/// The keys [begin, end) that the row at `pos` sees; least_end: of a row that sees later rows, the end of
+/// them.
 struct VisibleKeys {
   int64_t begin, end;
 };
-constexpr VisibleKeys visible_keys(int64_t pos, int64_t window) {
-  return {window > 0 ? std::max<int64_t>(0, pos + 1 - window) : 0, pos + 1};
+constexpr VisibleKeys visible_keys(int64_t pos, int64_t window, int64_t least_end = 0) {
+  return {window > 0 ? std::max<int64_t>(0, pos + 1 - window) : 0, std::max(pos + 1, least_end)};
+}
+
+/// The same for row `i` of a sequence of the call.
+inline VisibleKeys visible_keys(const AttentionCall& call, const SequenceRows& sequence, int64_t i) {
+  const int64_t rows_end = sequence.first_pos + sequence.num_rows;
+  return visible_keys(sequence.first_pos + i, call.window, call.sees_later_rows ? rows_end : 0);
 }
 
 /// What a score q.k is multiplied by: scale * log2(e), rounded once.

@@ -29,6 +29,9 @@ inline constexpr int64_t kPageTokens = 64;
 /// Most drafted rows of one sequence in a pass.
 inline constexpr int64_t kMaxDraftedRows = 64;
 
+/// Most tokens of one row that top_tokens() finds.
+inline constexpr int64_t kMaxTopTokens = 64;
+
 /// The rows of one sequence in a pass: consecutive positions [first_pos, first_pos + num_rows), in order, at
 /// rows [first_row, first_row + num_rows) of the pass. A sequence has several such entries where branches of
 /// a draft are verified: with the same first_pos and state_slot and page tables that share only pages before
@@ -42,8 +45,9 @@ struct SequenceRows {
   const int32_t* page_table = nullptr;
   /// The sequence's slot in every RecurrentStates; not read in models without recurrent layers.
   int32_t state_slot = -1;
-  /// The last num_drafted rows are guesses (at most kMaxDraftedRows): they are computed as the others are, but
-  /// the slot keeps the state before them. Their keys and values are written, for a later pass to write over.
+  /// The last num_drafted rows are guesses (at most kMaxDraftedRows): they are computed as the others are,
+  /// but the slot keeps the state before them. Their keys and values are written, for a later pass to write
+  /// over.
   int64_t num_drafted = 0;
 
   int64_t num_stored() const { return num_rows - num_drafted; }
@@ -51,7 +55,7 @@ struct SequenceRows {
 
 /// How the rows of a pass fall into sequences. Host memory, valid and unchanged for the whole pass.
 struct RowBatch {
-  std::span<const int32_t> positions;       ///< [T] absolute position of each row.
+  std::span<const int32_t> positions;  ///< [T] absolute position of each row.
   /// In ascending first_row, together covering all T rows; to causal_conv, gated_delta and mamba2 also with
   /// rows between them that are nobody's, whose outputs mean nothing.
   std::span<const SequenceRows> sequences;
@@ -168,6 +172,10 @@ struct AttentionCall {
   float scale = 1.0f;            ///< Multiplies q.k; usually 1/sqrt(D).
   int64_t window = 0;            ///< 0: all keys up to the row's own; else the last `window` of them.
   const float* sinks = nullptr;  ///< [H] f32 on the device, or null.
+  /// A row also sees the keys of the rows after it, to the last of its sequence's rows in the call: a block
+  /// that is drafted at once. `window` then counts back from the row all the same, and is at least the most
+  /// rows of a sequence.
+  bool sees_later_rows = false;
 };
 
 /// causal_conv(): see there.
@@ -178,6 +186,16 @@ struct CausalConvCall {
   View bias;    ///< [C] f32, or data == nullptr for none.
   const RecurrentStates* states = nullptr;
   RowBatch rows;
+};
+
+/// dynamic_conv(): see there. G groups of C/G neighbouring channels.
+struct DynamicConvCall {
+  View out;      ///< [T, C] activation dtype, or f32.
+  View x;        ///< [T, C] f32, row stride free.
+  View base;     ///< [taps, C] f32; the first tap multiplies the row itself.
+  View dynamic;  ///< [T, taps*G] f32, row stride free: each row's own addition to `base`, tap by tap.
+  RowBatch rows;
+  bool accumulate = false;  ///< Adds to `out`, which must be f32: the residual stream.
 };
 
 /// gated_delta(): see there. Hv value heads, Hk key heads, Hk divides Hv; row strides are free.
@@ -328,18 +346,18 @@ class Ops : public WeightPacker {
   /// For each head: RMS norm over D as rms_norm() if a norm weight is given (plain weight), then rotation of
   /// the first R elements in half-split pairs (j, j + R/2), the rest passing through:
   ///   y[j] = fma(x[j], cos_j, -(x[j+R/2] * sin_j)),  y[j+R/2] = fma(x[j+R/2], cos_j, x[j] * sin_j)
-  /// then rounding to the output dtype; R may be 0. Source: Su et al. 2021 (arXiv:2104.09864), `rotate_half`
-  /// of transformers.
+  /// then rounding to the output dtype; R may be 0, and q without heads. Source: Su et al. 2021
+  /// (arXiv:2104.09864), `rotate_half` of transformers.
   virtual void qk_norm_rope(const QkNormRopeCall& call) = 0;
 
   /// Stores row t's keys and values at its position's slot of its sequence's pages.
   ///   k, v [T, K*D] activation dtype of `pages` or f32 (rounded to it).
   virtual void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) = 0;
 
-  /// Causal attention of each row to the keys at positions 0..p of its own sequence, grouped queries (query
-  /// head i reads KV head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention", with these
-  /// forms where that page leaves a choice (c = scale*log2(e) and sink*log2(e) are computed in f64 and
-  /// rounded once):
+  /// Causal attention of each row to the keys at positions 0..p of its own sequence (further ones for
+  /// sees_later_rows, which only moves the end of what a row sees), grouped queries (query head i reads KV
+  /// head i*K/H), sliding window and sinks optional. arithmetic.md, "Attention", with these forms where that
+  /// page leaves a choice (c = scale*log2(e) and sink*log2(e) are computed in f64 and rounded once):
   ///   in a span, from m = -inf, l = 0, o = 0, per tile of 64 keys:
   ///     s = c * (q.k);  m' = max(m, max s);  a = 2^(m - m');  p = 2^(s - m')
   ///     l = fma(l, a, sum p), sum p a short sum over the 64 fp32 values by slot;  o = a * o
@@ -358,6 +376,13 @@ class Ops : public WeightPacker {
   ///   out = silu(y)
   /// Rows before position 0 are +0; rows of earlier passes come from `states`, which keeps the last taps - 1.
   virtual void causal_conv(const CausalConvCall& call) = 0;
+
+  /// Depthwise causal convolution with weights of each row's own, over the rows of each sequence in the call:
+  ///   y from +0, taps o ascending: y = fma(base[o,c] + dynamic[t, o*G + c/(C/G)], x[t - o, c], y)
+  ///   out = y, or out + y
+  /// A tap that reaches before the sequence's first row of the call is left out: nothing is kept from call to
+  /// call. Source: z-lab's DFlash2 drafters (specs/drafters.md §4.2).
+  virtual void dynamic_conv(const DynamicConvCall& call) = 0;
 
   /// The gated delta rule, one row after the other, in fp32. For value head h with the key head h / (Hv/Hk):
   ///   q' = (q * rsqrt(sum q^2 + 1e-6)) * Dk^-1/2;  k' = k * rsqrt(sum k^2 + 1e-6)      short sums
@@ -413,7 +438,8 @@ class Ops : public WeightPacker {
   /// biases. Rows are grouped by expert; the grouping changes no bit.
   virtual void experts(const ExpertsCall& call) = 0;
 
-  /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype, row strides free; rows host.
+  /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype, or out bf16 and x f32 (rounded), row strides
+  /// free; rows host.
   virtual void gather_rows(View out, View x, std::span<const int32_t> rows) = 0;
 
   /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled
@@ -426,6 +452,12 @@ class Ops : public WeightPacker {
   /// confidence: the last bits differ between backends, and no reply depends on them.
   virtual void token_probabilities(std::span<float> probabilities, View logits,
                                    std::span<const int32_t> tokens) = 0;
+
+  /// The k largest of each row of logits [R, V] f32 in the order (logit descending, token ascending): tokens
+  /// and values, host [R, k], k at most kMaxTopTokens; a value is the logit as sampling compares it
+  /// (ops/sampling_math.h, canonical()). Waits for the device. Places that a row has no token above -inf for
+  /// are token -1 and value -inf; all of a row's where one of its logits is NaN.
+  virtual void top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) = 0;
 };
 
 /// The definition: arithmetic.md in scalar fma, one thread, in the layouts of the cpu backend.
@@ -450,13 +482,15 @@ struct CudaOptions {
   int device = 0;            ///< As the CUDA runtime counts them.
   int64_t memory_bytes = 0;  ///< Of the device, at most; 0: what is free, less a reserve for the runtime.
 
-  /// Tests hold linear(), attention() and experts() to the kernels for few or for many rows, whatever the rows.
+  /// Tests hold linear(), attention() and experts() to the kernels for few or for many rows, whatever the
+  /// rows.
   enum class Kernels : uint8_t { kByRows, kFewRows, kManyRows };
   Kernels kernels = Kernels::kByRows;
   bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
 };
 
-/// The cuda backend. kUnsupported where the build has none or the device is too old, kNotFound where it is not there.
+/// The cuda backend. kUnsupported where the build has none or the device is too old, kNotFound where it is
+/// not there.
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options);
 
 }  // namespace tensorfold

@@ -51,6 +51,26 @@ TEST(WeightTable, EveryWrapperPrefixBindsToTheSameName) {
   }
 }
 
+TEST(WeightTable, ArraysAreBoundByTheirWholeShapeAndBareMatricesWhereAllowed) {
+  CheckpointBuilder builder;
+  builder.add("layers.0.kernel", DType::kBF16, {2, 3, 4}).add("codebook", DType::kBF16, {5, 2});
+  const Checkpoint checkpoint = builder.open();
+  const QuantizationConfig none;
+  WeightTable table("toy", checkpoint, none);
+  const VectorId kernel = table.array(0, "layers.0.kernel", {2, 3, 4});
+  EXPECT_TRUE(table.linear(0, {.module = "codebook", .out = 5, .in = 2, .allows_bare = true}));
+  ASSERT_TRUE(table.status().ok()) << table.status().message();
+  EXPECT_EQ(table.manifest().vectors.at(kernel.index).size, 24);
+  table.array(0, "layers.0.kernel", {2, 12});
+  EXPECT_THAT(table.status().message(), HasSubstr("kernel: shape [2, 3, 4], expected [2, 12]"));
+  EXPECT_THAT(refusal(std::move(builder), {.module = "codebook", .out = 5, .in = 2}),
+              HasSubstr("no tensor codebook.weight"));
+
+  WeightTable noted("toy");
+  noted.array(3, "layers.3.kernel", {2, 3, 4});
+  EXPECT_EQ(noted.declared()[0].shape, (std::vector<int64_t>{2, 3, 4}));
+}
+
 TEST(WeightTable, FloatMatricesKeepTheirDtype) {
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     CheckpointBuilder builder;

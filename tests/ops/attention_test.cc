@@ -20,11 +20,13 @@ struct Case {
   DType dtype = DType::kBF16;
   std::vector<int64_t> lengths = {1};  ///< Tokens of each sequence.
   uint64_t seed = 1;
+  bool sees_later_rows = false;
 };
 
 std::string to_string(const Case& c) {
-  return fmt::format("H{} K{} D{} window {}{}{} lengths {}", c.num_heads, c.num_kv_heads, c.head_dim, c.window,
-                     c.has_sinks ? " sinks" : "", c.dtype == DType::kF32 ? " f32" : "", fmt::join(c.lengths, " "));
+  return fmt::format("H{} K{} D{} window {}{}{}{} lengths {}", c.num_heads, c.num_kv_heads, c.head_dim, c.window,
+                     c.has_sinks ? " sinks" : "", c.dtype == DType::kF32 ? " f32" : "",
+                     c.sees_later_rows ? " blocks" : "", fmt::join(c.lengths, " "));
 }
 
 /// The queries, keys and values of a case and the pages that hold the latter.
@@ -76,7 +78,8 @@ class World {
                    .num_heads = case_.num_heads,
                    .scale = scale(),
                    .window = case_.window,
-                   .sinks = case_.has_sinks ? sinks_.data() : nullptr});
+                   .sinks = case_.has_sinks ? sinks_.data() : nullptr,
+                   .sees_later_rows = case_.sees_later_rows});
     EXPECT_TRUE(out.guards_intact());
     return out;
   }
@@ -214,6 +217,33 @@ TEST_P(AttentionOnEveryIsa, EqualsTheReferenceWithNaNAndInfinity) {
   }
 }
 
+// Blocks at every place in tiles and spans, shorter and longer than what a task of the cpu backend takes at once.
+TEST_P(AttentionOnEveryIsa, EqualsTheReferenceWhereRowsSeeLaterRows) {
+  for (const int64_t length : {1, 16, 63, 64, 65, 128, 130, 200, 300}) {
+    for (const int64_t rows : {1, 2, 8, 16, 70}) {
+      for (const int64_t window : {0, 70, 100}) {
+        const Case c{.num_heads = 8, .num_kv_heads = 2, .head_dim = 64, .window = window, .has_sinks = rows == 8,
+                     .dtype = rows == 2 ? DType::kF32 : DType::kBF16, .lengths = {length, length + 5},
+                     .sees_later_rows = true};
+        expect_reference(c, std::max<int64_t>(0, length - rows), rows);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOnEveryIsa, TheLastRowOfABlockSeesWhatItSeesCausally) {
+  Case c{.num_heads = 6, .num_kv_heads = 2, .head_dim = 32, .window = 40, .lengths = {150}};
+  for (auto& ops : backends()) {
+    const Array causal = World(c, *ops).attend(*ops, 130, 20);
+    c.sees_later_rows = true;
+    const World world(c, *ops);
+    const Array block = world.attend(*ops, 130, 20);
+    expect_rows(block, 19, causal, 19, 1, "last row");
+    EXPECT_NE(block.difference(causal), "");
+    c.sees_later_rows = false;
+  }
+}
+
 TEST_P(AttentionOnEveryIsa, RowDoesNotDependOnItsCompany) {
   const Case c{.num_heads = 9, .num_kv_heads = 3, .head_dim = 64, .window = 100, .has_sinks = true,
                .lengths = {150, 40, 220}};
@@ -310,13 +340,14 @@ TEST(AttentionOrder, SpansAreShortThenLong) {
 }
 
 /// Softmax attention in double of what the pages hold (keys and values rounded to their dtype).
-double plain(const World& world, int64_t row, int64_t first_row, int64_t head, int64_t d, double* spread) {
+double plain(const World& world, int64_t row, int64_t first_row, int64_t length, int64_t head, int64_t d, double* spread) {
   const Case& c = world.spec();
   const int64_t pos = row - first_row, kv_head = head * c.num_kv_heads / c.num_heads;
   const auto stored = [&](float x) { return c.dtype == DType::kBF16 ? to_float(to_bf16(x)) : x; };
   const int64_t begin = c.window > 0 ? std::max<int64_t>(0, pos + 1 - c.window) : 0;
   std::vector<double> s;
-  for (int64_t key = begin; key <= pos; ++key) {
+  const int64_t last = c.sees_later_rows ? length - 1 : pos;
+  for (int64_t key = begin; key <= last; ++key) {
     double dot = 0;
     for (int64_t i = 0; i < c.head_dim; ++i) {
       dot += static_cast<double>(world.q.get(row, head * c.head_dim + i)) *
@@ -343,7 +374,9 @@ TEST(AttentionReference, IsSoftmaxAttention) {
                         Case{.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .window = 50, .has_sinks = true,
                              .lengths = {180}},
                         Case{.num_heads = 3, .num_kv_heads = 2, .head_dim = 16, .has_sinks = true,
-                             .dtype = DType::kF32, .lengths = {300}}}) {
+                             .dtype = DType::kF32, .lengths = {300}},
+                        Case{.num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .window = 190, .lengths = {9, 190},
+                             .sees_later_rows = true}}) {
     auto reference = make_reference_ops();
     const World world(c, *reference);
     const Array out = world.attend(*reference, 0, 1000);
@@ -357,7 +390,7 @@ TEST(AttentionReference, IsSoftmaxAttention) {
         for (int64_t head = 0; head < c.num_heads; ++head) {
           for (int64_t d = 0; d < c.head_dim; d += 5) {
             double spread = 0;
-            const double expected = plain(world, row, first_row, head, d, &spread);
+            const double expected = plain(world, row, first_row, length, head, d, &spread);
             const double rounding = c.dtype == DType::kF32 ? 0 : std::fabs(expected) * 0x1p-8;
             ASSERT_NEAR(out.get(row, head * c.head_dim + d), expected, relative * spread + rounding)
                 << to_string(c) << " row " << row << " head " << head << " d " << d;

@@ -81,6 +81,25 @@ TEST_P(QkNormRopeOnEveryIsa, EqualsTheReference) {
   }
 }
 
+// Keys alone, as of context that nobody asks from.
+TEST_P(QkNormRopeOnEveryIsa, QueriesMayHaveNoHeads) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const Inputs in(9, 2, 3, 40, 20, true, {}, 5);
+    Array no_q(dtype, 9, 0), q(dtype, 9, 80), expected(dtype, 9, 120);
+    reference().qk_norm_rope(in.call(q, expected));
+    std::vector<Ops*> all = {&reference()};
+    for (auto& ops : backends()) all.push_back(ops.get());
+    for (Ops* ops : all) {
+      Array k(dtype, 9, 120);
+      QkNormRopeCall call = in.call(no_q, k);
+      call.q = in.q.view().columns(0, 0);
+      call.q_norm = View();
+      ops->qk_norm_rope(call);
+      expect_same(k, expected, ops->info().name);
+    }
+  }
+}
+
 // Each head's queries followed by its gate: the gate is not read, and the bits are those of queries side by
 // side.
 TEST_P(QkNormRopeOnEveryIsa, QueriesMayLieApart) {

@@ -138,6 +138,7 @@ class FakeOps final : public Ops {
   void attention(const AttentionCall&) override { unused(); }
   void gated_rms_norm(const GatedRmsNormCall&) override { unused(); }
   void causal_conv(const CausalConvCall&) override { unused(); }
+  void dynamic_conv(const DynamicConvCall&) override { unused(); }
   void gated_delta(const GatedDeltaCall&) override { unused(); }
   void mamba2(const Mamba2Call&) override { unused(); }
   void mlp_activation(View, View, View, const MlpActivation&) override { unused(); }
@@ -147,6 +148,7 @@ class FakeOps final : public Ops {
   void route(const RouteCall&) override { unused(); }
   void experts(const ExpertsCall&) override { unused(); }
   void gather_rows(View, View, std::span<const int32_t>) override { unused(); }
+  void top_tokens(std::span<int32_t>, std::span<float>, View, int64_t) override { unused(); }
 
  private:
   [[noreturn]] static void unused() { check_failed(__FILE__, __LINE__, "the fake model calls no kernel"); }

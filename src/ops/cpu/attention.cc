@@ -57,8 +57,8 @@ class BlockPlan {
                            .kv_head = kv_head,
                            .first_head = head,
                            .num_heads = heads};
-      block.first_span = attention_span_of(visible_keys(block.pos(0), call_.window).begin);
-      block.end_span = attention_span_of(block.pos(block.num_positions - 1)) + 1;
+      block.first_span = attention_span_of(visible_keys(call_, sequence, row).begin);
+      block.end_span = attention_span_of(visible_keys(call_, sequence, row + block.num_positions - 1).end - 1) + 1;
       use(block);
     }
   }

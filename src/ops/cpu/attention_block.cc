@@ -88,8 +88,8 @@ void BlockAttention::add_span(int64_t span, const SpanPartial& partial) {
   std::fill_n(partial.m, num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(partial.l, num_rows, 0.0f);
   std::fill_n(partial.o, num_rows * padded_, 0.0f);
-  const int64_t first = visible_keys(block_->pos(0), call_.window).begin / kPageTokens * kPageTokens;
-  const int64_t end = std::min(attention_span_begin(span + 1), block_->pos(block_->num_positions - 1) + 1);
+  const int64_t first = keys_of(0).begin / kPageTokens * kPageTokens;
+  const int64_t end = std::min(attention_span_begin(span + 1), keys_of(block_->num_positions - 1).end);
   for (int64_t key = std::max(attention_span_begin(span), first); key < end; key += kPageTokens) {
     add_tile(key, partial);
   }
@@ -99,7 +99,7 @@ void BlockAttention::add_tile(int64_t first_key, const SpanPartial& partial) {
   first_active_ = block_->num_positions;
   end_active_ = 0;
   for (int64_t i = 0; i < block_->num_positions; ++i) {
-    const VisibleKeys keys = visible_keys(block_->pos(i), call_.window);
+    const VisibleKeys keys = keys_of(i);
     if (keys.end <= first_key || keys.begin >= first_key + kPageTokens) continue;
     slots_[i] = {static_cast<int32_t>(std::max<int64_t>(0, keys.begin - first_key)),
                  static_cast<int32_t>(std::min(kPageTokens, keys.end - first_key))};
@@ -110,7 +110,7 @@ void BlockAttention::add_tile(int64_t first_key, const SpanPartial& partial) {
   const int64_t head_bytes = block_->kv_head * kv_head_elements(shape_) * element_bytes_;
   const int32_t* page = block_->sequence->page_table + first_key / kPageTokens;
   const std::byte* values = call_.pages->value_page(*page) + head_bytes;
-  const bool has_next = first_key + kPageTokens <= block_->pos(block_->num_positions - 1);
+  const bool has_next = first_key + kPageTokens < keys_of(block_->num_positions - 1).end;
   next_keys_ = has_next ? call_.pages->key_page(page[1]) + head_bytes : nullptr;
   add_products(call_.pages->key_page(*page) + head_bytes, values, partial);
   add_values(values, partial);
@@ -230,7 +230,7 @@ const void* BlockAttention::masked_pair(const std::byte* values, int64_t pair, S
 }
 
 bool BlockAttention::sees(int64_t position, int64_t span) const {
-  const VisibleKeys keys = visible_keys(block_->pos(position), call_.window);
+  const VisibleKeys keys = keys_of(position);
   return keys.begin < attention_span_begin(span + 1) && keys.end > attention_span_begin(span);
 }
 

@@ -28,7 +28,6 @@ struct AttentionBlock {
   float* partials = nullptr;  ///< Where spans are computed apart: end_span - first_span partials (SpanPartial).
 
   int64_t num_query_rows() const { return num_positions * num_heads; }
-  int64_t pos(int64_t position_idx) const { return sequence->first_pos + first_row + position_idx; }
 };
 
 /// A view of the online softmax of some query rows over some keys: m, l [num_rows], o [num_rows, padded D].
@@ -81,6 +80,9 @@ class BlockAttention {
   void value_panel(int64_t first_row, int64_t num_rows, int64_t first_pair, int64_t num_pairs, const void* values,
                    const float* scale, const SpanPartial& partial);
   const void* masked_pair(const std::byte* values, int64_t pair, Slots slots);
+  VisibleKeys keys_of(int64_t position) const {
+    return visible_keys(call_, *block_->sequence, block_->first_row + position);
+  }
   bool sees(int64_t position, int64_t span) const;
   void merge(int64_t span, const SpanPartial& partial, SpanPartial& total, bool* is_started);
   void finish(const SpanPartial& total);

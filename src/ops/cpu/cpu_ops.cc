@@ -4,6 +4,7 @@
 #include "ops/cpu/append_kv.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/causal_conv.h"
+#include "ops/cpu/dynamic_conv.h"
 #include "ops/cpu/embed.h"
 #include "ops/cpu/experts.h"
 #include "ops/cpu/fastest_multiplier.h"
@@ -20,6 +21,7 @@
 #include "ops/cpu/route.h"
 #include "ops/cpu/sample.h"
 #include "ops/cpu/softcap.h"
+#include "ops/cpu/top_tokens.h"
 #include "ops/kv_layout.h"
 #include "ops/linear_layout.h"
 
@@ -74,6 +76,8 @@ void CpuOps::gated_rms_norm(const GatedRmsNormCall& call) { cpu::gated_rms_norm(
 
 void CpuOps::causal_conv(const CausalConvCall& call) { cpu::causal_conv(context_, call); }
 
+void CpuOps::dynamic_conv(const DynamicConvCall& call) { cpu::dynamic_conv(context_, call); }
+
 void CpuOps::gated_delta(const GatedDeltaCall& call) { cpu::gated_delta(context_, call); }
 
 void CpuOps::mamba2(const Mamba2Call& call) { cpu::mamba2(context_, call); }
@@ -104,6 +108,10 @@ void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const Samp
 
 void CpuOps::token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) {
   cpu::token_probabilities(context_, probabilities, logits, tokens);
+}
+
+void CpuOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) {
+  cpu::top_tokens(context_, tokens, values, logits, k);
 }
 
 Result<std::unique_ptr<Ops>> make_cpu_ops(int num_threads, CpuIsa isa) {

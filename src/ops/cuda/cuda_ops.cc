@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -185,6 +186,7 @@ void CudaOps::append_kv(const KvPages& pages, View k, View v, const RowBatch& ro
 
 void CudaOps::attention(const AttentionCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
+  if (call.sees_later_rows) return fail(unsupported("attention: CUDA has none to later rows"));
   AttentionKernel kernel = AttentionKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = AttentionKernel::kSplit;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = AttentionKernel::kWide;
@@ -200,6 +202,8 @@ void CudaOps::attention(const AttentionCall& call) {
 void CudaOps::causal_conv(const CausalConvCall& call) {
   if (fault_.ok() && num_rows_ > 0) launches_.add<launch_causal_conv>(causal_conv_launch(call, recurrent_rows_));
 }
+
+void CudaOps::dynamic_conv(const DynamicConvCall&) { fail(unsupported("dynamic_conv: CUDA has none")); }
 
 void CudaOps::gated_delta(const GatedDeltaCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
@@ -289,6 +293,12 @@ void CudaOps::token_probabilities(std::span<float> probabilities, View logits, s
   if (!fault_.ok()) return;
   fault_ = wait();
   if (fault_.ok()) std::memcpy(probabilities.data(), drawn_, tokens.size() * sizeof(float));
+}
+
+void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View, int64_t) {
+  std::ranges::fill(tokens, -1);
+  std::ranges::fill(values, -std::numeric_limits<float>::infinity());
+  fail(unsupported("top_tokens: CUDA has none"));
 }
 
 }  // namespace tensorfold::cuda

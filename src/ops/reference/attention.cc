@@ -132,7 +132,7 @@ void ReferenceOps::attention(const AttentionCall& call) {
       const int64_t t = sequence.first_row + i;
       for (int64_t head = 0; head < call.num_heads; ++head) {
         HeadQuery query{call.pages, sequence.page_table, head * shape.num_kv_heads / call.num_heads, {},
-                        attention_score_scale(call.scale), visible_keys(sequence.first_pos + i, call.window),
+                        attention_score_scale(call.scale), visible_keys(call, sequence, i),
                         short_sum_partials_};
         for (int64_t d = 0; d < head_dim; ++d) query.q.push_back(reference::load(call.q, t, head * head_dim + d));
         Partial total = attend(query);

@@ -39,6 +39,7 @@ class ReferenceOps final : public Ops {
   void append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) override;
   void attention(const AttentionCall& call) override;
   void causal_conv(const CausalConvCall& call) override;
+  void dynamic_conv(const DynamicConvCall& call) override;
   void gated_delta(const GatedDeltaCall& call) override;
   void mamba2(const Mamba2Call& call) override;
   void mlp_activation(View out, View gate, View up, const MlpActivation& activation) override;
@@ -50,6 +51,7 @@ class ReferenceOps final : public Ops {
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
   void token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) override;
+  void top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) override;
 
  private:
   BackendInfo info_;
