@@ -17,6 +17,7 @@ namespace tensorfold {
 /// What the model's last pass left on the device.
 struct ModelRows {
   View hidden = {};  ///< [T, E] f32: Outputs::hidden; data == nullptr where the drafter does not want it.
+  View taps = {};    ///< [T, n*E] activation dtype: Outputs::taps of its target_layers(); likewise.
 };
 
 /// One sequence's part of a turn.
@@ -50,9 +51,13 @@ class PassDrafter {
   virtual std::span<const KvShape> kv_layers() const = 0;
   virtual std::span<const RecurrentShape> recurrent_layers() const { return {}; }
 
-  /// Whether it lives on ModelRows::hidden: rows of the model that it is not shown are missed for good. Otherwise
-  /// it takes in what it lacks when it is next asked for guesses.
+  /// What it reads of ModelRows: the hidden states, and the residual streams after these layers.
   virtual bool wants_hidden() const { return false; }
+  virtual std::span<const int32_t> target_layers() const { return {}; }
+
+  /// Whether it reads any of that: rows of the model that it is not shown are missed for good then. Otherwise it
+  /// takes in what it lacks when it is next asked for guesses.
+  bool follows_model() const { return wants_hidden() || !target_layers().empty(); }
 
   /// Longest sequence it can follow; it has no guess beyond.
   virtual int64_t max_positions() const = 0;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "drafters/block.h"
 #include "drafters/draft_model.h"
 #include "drafters/lookup.h"
 #include "drafters/mtp.h"
@@ -102,7 +103,16 @@ Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& opti
   if (options.draft != DraftMode::kModel && options.draft != DraftMode::kAuto) return drafter;
   if (options.make_pass_drafter) {
     drafter = options.make_pass_drafter(model);
-  } else if (const LoadedDraftModel* small = model.draft_model.get()) {
+  } else if (const LoadedDraftModel* small = model.draft_model.get(); small != nullptr && small->block_drafter) {
+    drafter = std::make_unique<BlockPassDrafter>(
+        BlockModel{.name = small->name,
+                   .drafter = *small->block_drafter,
+                   .ops = *model.ops,
+                   .weights = *small->weights,
+                   .target = {.model = *model.model, .weights = *model.weights},
+                   .num_drawable_tokens = num_drawable_tokens(model),
+                   .least_confidence = options.draft_confidence});
+  } else if (small != nullptr) {
     drafter = std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,
                                                              .model = *small->model,
                                                              .ops = *model.ops,
@@ -291,6 +301,8 @@ Status Engine::Impl::start() {
                                          {.max_rows = max_rows,
                                           .max_logit_rows = options.max_sequences + max_drafted,
                                           .keeps_hidden = drafter != nullptr && drafter->wants_hidden(),
+                                          .tap_layers = drafter != nullptr ? drafter->target_layers()
+                                                                           : std::span<const int32_t>(),
                                           .scratch_bytes = drafter != nullptr ? drafter->scratch_bytes() : 0}));
   scheduler = std::make_unique<Scheduler>(policy, *pool);
   if (drafter != nullptr) {

@@ -119,10 +119,31 @@ Status check_same_tokens(const LoadedModel& target, const Tokenizer& small) {
   return {};
 }
 
+Status load_block_drafter(const HfConfig& config, const LoadOptions& options, LoadedModel& loaded) {
+  if (loaded.model->token_ends() == nullptr)
+    return unsupported("{} is a {}, for which no drafter of blocks is there", loaded.name,
+                       loaded.model->spec().model_type);
+  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(options.draft_folder));
+  WeightTable table(config.model_type, checkpoint, config.quantization);
+  auto small = std::make_unique<LoadedDraftModel>();
+  small->name = folder_name(options.draft_folder);
+  TF_ASSIGN_OR_RETURN(small->block_drafter, make_block_drafter({.config = config,
+                                                                .table = table,
+                                                                .target = loaded.model->spec(),
+                                                                .context_tokens = options.context_tokens}));
+  TF_RETURN_IF_ERROR(loaded.ops->check_layers(small->block_drafter->spec().kv_layers, {}));
+  TF_ASSIGN_OR_RETURN(small->weights,
+                      Weights::load(checkpoint, table.manifest(), *loaded.ops, loaded.ops->device(),
+                                    {.num_threads = options.num_threads, .progress = options.progress}));
+  loaded.draft_model = std::move(small);
+  return {};
+}
+
 /// The model that drafts for `loaded`. The whole message but for the folder.
 Status load_draft_model(const LoadOptions& options, LoadedModel& loaded) {
   const std::string& folder = options.draft_folder;
   TF_ASSIGN_OR_RETURN(const HfConfig config, read_hf_config(folder));
+  if (is_block_drafter(config)) return load_block_drafter(config, options, loaded);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (loaded.tokenizer != nullptr) {
     TF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::load(folder));
@@ -138,8 +159,11 @@ Status load_draft_model(const LoadOptions& options, LoadedModel& loaded) {
     return invalid_argument("its vocabulary has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
                             vocab_size, loaded.name, num_drawable_tokens(loaded));
   }
-  loaded.draft_model = std::make_unique<LoadedDraftModel>(LoadedDraftModel{
-      .name = folder_name(folder), .model = std::move(small.model), .weights = std::move(small.weights)});
+  auto draft_model = std::make_unique<LoadedDraftModel>();
+  draft_model->name = folder_name(folder);
+  draft_model->model = std::move(small.model);
+  draft_model->weights = std::move(small.weights);
+  loaded.draft_model = std::move(draft_model);
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "formats/hf_config.h"
 #include "memory/weights.h"
+#include "models/block_drafter.h"
 #include "models/model.h"
 #include "ops/ops.h"
 #include "text/chat_template.h"
@@ -28,14 +29,16 @@ struct LoadOptions {
   /// engine's context. 0: max_position_embeddings. Beyond that only `dynamic` goes.
   int64_t context_tokens = 0;
   bool with_draft_head = false;  ///< The checkpoint's own head for drafts (MTP) is loaded too, if it has one.
-  std::string draft_folder = {};  ///< A smaller model with the same tokenizer, to draft; empty: none.
+  /// A smaller model with the same tokenizer, or a block drafter made for this model; empty: none.
+  std::string draft_folder = {};
   LoadProgress progress = {};     ///< May be empty.
 };
 
-/// A model that drafts for another, on its ops.
+/// A model that drafts for another, on its ops: either of the two kinds.
 struct LoadedDraftModel {
   std::string name;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<Model> model;                 ///< A smaller one with the same tokenizer.
+  std::unique_ptr<BlockDrafter> block_drafter;  ///< Made for the target (DFlash).
   std::unique_ptr<Weights> weights;
 };
 

@@ -39,7 +39,31 @@ Result<std::unique_ptr<PassRunner>> PassRunner::create(const LoadedModel& model,
     const int64_t bytes = limits.max_rows * model.model->spec().hidden_size * dtype_bytes(DType::kF32);
     TF_ASSIGN_OR_RETURN(runner->hidden_, device.allocate(bytes, "hidden states of a pass"));
   }
+  runner->tap_layers_.assign(limits.tap_layers.begin(), limits.tap_layers.end());
+  if (!limits.tap_layers.empty()) {
+    const ModelSpec& spec = model.model->spec();
+    const int64_t bytes = limits.max_rows * std::ssize(limits.tap_layers) * spec.hidden_size *
+                          dtype_bytes(spec.activation_dtype);
+    TF_ASSIGN_OR_RETURN(runner->taps_, device.allocate(bytes, "residual streams of a pass"));
+  }
   return runner;
+}
+
+/// Where the pass that is laid out leaves its results.
+Outputs PassRunner::outputs() {
+  const ModelSpec& spec = model_.model->spec();
+  const int64_t T = std::ssize(tokens_), num_taps = std::ssize(tap_layers_);
+  Outputs outputs;
+  outputs.logits = View(logits_.data(), DType::kF32, {std::ssize(logit_rows_), spec.vocab_size});
+  if (hidden_.data() != nullptr) outputs.hidden = View(hidden_.data(), DType::kF32, {T, spec.hidden_size});
+  if (num_taps > 0) {
+    while (std::ssize(all_rows_) < T) all_rows_.push_back(static_cast<int32_t>(all_rows_.size()));
+    outputs.taps = {.layers = tap_layers_,
+                    .rows = std::span(all_rows_).first(tokens_.size()),
+                    .out = View(taps_.data(), spec.activation_dtype, {T, num_taps * spec.hidden_size})};
+  }
+  model_rows_ = {.hidden = outputs.hidden, .taps = outputs.taps.out};
+  return outputs;
 }
 
 // Rows lie in the order of the plan, so each sequence's are consecutive, as RowBatch asks.
@@ -108,16 +132,12 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
                   .logit_rows = logit_rows_,
                   .drafted_rows = drafted_rows_};
   Arena scratch = this->scratch();
-  const ModelSpec& spec = model_.model->spec();
-  model_rows_ = {};
-  if (hidden_.data() != nullptr)
-    model_rows_.hidden = View(hidden_.data(), DType::kF32, {std::ssize(tokens_), spec.hidden_size});
-  const View logits(logits_.data(), DType::kF32, {std::ssize(logit_rows_), spec.vocab_size});
+  const Outputs outputs = this->outputs();
   ops.begin_pass(pass.rows);
   model_.model->forward(pass, ops, *model_.weights,
                         model_state(model_, pool_, slots_), scratch,
-                        {.logits = logits, .hidden = model_rows_.hidden});
-  if (!drawn_.empty()) ops.sample(drawn_, logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
+                        outputs);
+  if (!drawn_.empty()) ops.sample(drawn_, outputs.logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
   return ops.end_pass();
 }
 

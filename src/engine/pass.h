@@ -43,6 +43,7 @@ class PassRunner {
     int64_t max_rows = 0;        ///< Of a pass.
     int64_t max_logit_rows = 0;  ///< Rows of a pass from which a token is drawn.
     bool keeps_hidden = false;   ///< For a drafter that reads them.
+    std::span<const int32_t> tap_layers = {};  ///< For a drafter that reads residual streams.
     int64_t scratch_bytes = 0;   ///< At least; for who else uses scratch().
   };
   /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model`, `pool` and `slots`
@@ -84,6 +85,7 @@ class PassRunner {
     int64_t first_logit =
         0;  ///< The first of its rows from which a token is drawn, if the entry wants logits.
   };
+  Outputs outputs();
   void lay_out(std::span<const PlannedRows> planned);
   void lay_out(const RowRun& run);
 
@@ -93,6 +95,9 @@ class PassRunner {
   Buffer scratch_;  ///< Model::scratch_bytes(max_rows).
   Buffer logits_;   ///< [max_logit_rows, V] f32.
   Buffer hidden_;   ///< [max_rows, E] f32, with Limits::keeps_hidden.
+  Buffer taps_;     ///< [max_rows, n*E] activation dtype, with Limits::tap_layers.
+  std::vector<int32_t> tap_layers_;
+  std::vector<int32_t> all_rows_;  ///< 0, 1, ..., as far as a pass has had rows.
   ModelRows model_rows_;
 
   // The pass being run, [T] or per sequence; kept between passes so that none of it is allocated again.

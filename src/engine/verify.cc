@@ -72,7 +72,7 @@ bool Verifier::wants_computed(Sequence& sequence) const {
   SequenceDrafts& drafts = sequence.drafts;
   if (!drafts.computed.is_wanted || !sequence.is_decoding() || most_tokens(sequence) == 0) return false;
   if (sequence.num_tokens() + options_.max_tokens > turns_->drafter().max_positions()) return false;
-  if (turns_->drafter().wants_hidden() && drafts.computed.rows.empty()) return false;
+  if (turns_->drafter().follows_model() && drafts.computed.rows.empty()) return false;
   if (drafts.draft.is_empty()) return true;
   return drafts.acceptance_of_draft().probability(drafts.draft.evidence.front()) <
          drafts.computed.chance.probability(kAnyEvidence);
@@ -106,7 +106,7 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
                         scheduler_.reserve_guesses(sequence, std::min(depth, most_tokens(sequence))));
   }
   if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade(kAnyEvidence);
-  const bool follows = turns_->drafter().wants_hidden() && !computed.rows.empty() && is_allowed;
+  const bool follows = turns_->drafter().follows_model() && !computed.rows.empty() && is_allowed;
   if (max_tokens == 0 && !follows) return {};
   entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens});
   return {};
@@ -223,7 +223,7 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
 
 /// What the next turn shows of this pass: the rows that count.
 void Verifier::keep_rows(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted) {
-  if (turns_ == nullptr || !turns_->drafter().wants_hidden()) return;
+  if (turns_ == nullptr || !turns_->drafter().follows_model()) return;
   int64_t first_row = 0;
   for (size_t i = 0; i < planned.size(); ++i) {
     const PlannedRows& rows = planned[i];

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "tests/matrix/variations.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/toy_drafter.h"
 #include "tests/support/toy_model.h"
 
 namespace tensorfold {
@@ -157,7 +158,10 @@ class Column {
     Variation alone = baseline();
     alone.load.device = arguments_.device;
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(alone));
-    workload_ = make_workload(loaded->model->spec(), arguments_.max_tokens);
+    const ModelSpec& spec = loaded->model->spec();
+    workload_ = make_workload(spec, arguments_.max_tokens);
+    const int32_t last_layer = static_cast<int32_t>(spec.num_layers) - 1;
+    TF_RETURN_IF_ERROR(write_toy_drafter({.target_layers = {0, last_layer}}, spec, drafter_folder_.path()));
     TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_, {}));
     for (const Recording& recording : expected_) {
       if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
@@ -209,10 +213,11 @@ class Column {
     LoadOptions wish = variation.load;
     wish.with_draft_head = variation.guesser == Guesser::kHead;
     if (variation.guesser == Guesser::kItself) wish.draft_folder = model_.folder;
+    if (variation.guesser == Guesser::kBlock) wish.draft_folder = drafter_folder_.path();
     const std::string key =
         fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
                     static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs, wish.with_draft_head,
-                    wish.draft_folder.empty());
+                    wish.draft_folder);
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;
@@ -229,6 +234,7 @@ class Column {
 
   MatrixModel model_;
   const Arguments& arguments_;
+  TemporaryFolder drafter_folder_;
   std::vector<Request> workload_;
   std::vector<Recording> expected_;
   std::shared_ptr<LoadedModel> loaded_;

@@ -62,7 +62,8 @@ EngineOptions engine_options(const Variation& variation, const Setting& setting)
   EngineOptions options = variation.engine;
   if (variation.guesser == Guesser::kNobody) return options;
   options.draft = variation.guesser == Guesser::kLookupMeasured ? DraftMode::kAuto : DraftMode::kLookup;
-  if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kItself) {
+  if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kBlock ||
+      variation.guesser == Guesser::kItself) {
     options.draft = DraftMode::kModel;
     options.draft_confidence = 0;  // random models are sure of nothing
     return options;
@@ -98,7 +99,7 @@ Status check_guesses(const Variation& variation, const GuessCounts& counts) {
       variation.guesser == Guesser::kLookupMeasured)
     return {};
   if (counts.rounds == 0) return fails("some");
-  if (variation.guesser == Guesser::kHead) return {};
+  if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kBlock) return {};
   if (variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself)
     return counts.right == counts.guessed ? Status() : fails("all");
   const bool may_be_right = variation.engine.draft_max > 1;
@@ -330,6 +331,9 @@ std::vector<Variation> all_variations() {
   add_drafts("drafts: wrong, among 15 others", Guesser::kAdversary, {5}, Company::kCrowd);
   add_drafts("drafts: draft head", Guesser::kHead, {1, 4, 8});
   add_drafts("drafts: draft head, together, chunks of 7", Guesser::kHead, {5}, Company::kTogether)
+      .engine.pass_tokens = 7;
+  add_drafts("drafts: block drafter", Guesser::kBlock, {3, 7});
+  add_drafts("drafts: block drafter, together, of 7", Guesser::kBlock, {5}, Company::kTogether)
       .engine.pass_tokens = 7;
   add_drafts("drafts: the model itself", Guesser::kItself, {1, 8});
   add_drafts("drafts: the model itself, together, of 7", Guesser::kItself, {5}, Company::kTogether)

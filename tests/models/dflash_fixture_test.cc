@@ -7,11 +7,14 @@
 #include <cstring>
 #include <numeric>
 
+#include "drafters/block.h"
 #include "formats/file.h"
 #include "ops/kv_layout.h"
 #include "tests/models/golden_fixture.h"
+#include "tests/models/pass_drafter_runner.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_drafter.h"
+#include "tests/support/toy_drafter.h"
 
 namespace tensorfold {
 namespace {
@@ -170,6 +173,34 @@ TEST_P(DFlashFixture, AtATemperatureTheTargetsOwnNoiseDecides) {
     }
   }
   EXPECT_GT(num_other, 10) << "the noise decides nothing";
+}
+
+// Chunk by chunk, as an engine has a prompt computed, with guesses in between, which leave no trace.
+TEST_P(DFlashFixture, TheEnginesDrafterProposesTheSame) {
+  load(make_reference_ops(), {.compute_f32 = true});
+  absorb(0, num_tokens());
+  std::vector<DraftedToken> chain;
+  propose().choose(0, {.temperature = 0}, chain);
+  std::vector<int32_t> expected, tokens = input_ids_;
+  for (const DraftedToken& drafted : chain) expected.push_back(drafted.token);
+  tokens.push_back(anchor_);
+  const BlockModel parts = {.name = "dflash",
+                            .drafter = *drafter_->drafter,
+                            .ops = *model_->ops,
+                            .weights = *drafter_->weights,
+                            .target = {*model_->model, *model_->weights}};
+  PassDrafterRunner drafter(*model_->ops, std::make_unique<BlockPassDrafter>(parts), num_tokens() + 64);
+  for (int64_t first = 0; first < num_tokens(); first += 13) {
+    const int64_t end = std::min(first + 13, num_tokens());
+    const Draft draft = drafter.turn(std::span(tokens).first(end + 1), {.taps = target_->taps()}, first,
+                                     end == num_tokens() ? kMaxDraftTokens : first % 3);
+    EXPECT_TRUE(draft.is_chain());
+    if (end < num_tokens()) {
+      EXPECT_EQ(draft.size(), first % 3);
+    } else {
+      EXPECT_EQ(draft.tokens, expected) << "as many as a block has";
+    }
+  }
 }
 
 TEST_P(DFlashFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {

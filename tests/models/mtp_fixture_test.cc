@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "drafters/mtp.h"
-#include "tests/models/drafter_runner.h"
+#include "tests/models/pass_drafter_runner.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
 
@@ -91,12 +91,12 @@ TEST_P(MtpFixture, TheDrafterProposesTheChain) {
     load_head(make_reference_ops(), {.compute_f32 = true});
     const std::vector<int32_t> chain = read_i32(*file_, "mtp_chain_tokens");
     const MtpModel parts = {*model_->model, *model_->ops, *model_->weights, vocab_size_};
-    DrafterRunner drafter(*model_->ops, std::make_unique<MtpDrafter>(parts), num_pairs_ + 8);
+    PassDrafterRunner drafter(*model_->ops, std::make_unique<MtpDrafter>(parts), num_pairs_ + 8);
     const int64_t turn_rows = is_at_once ? num_pairs_ : 7;
     for (int64_t first = 0; first < num_pairs_; first += turn_rows) {
       const int64_t end = std::min(first + turn_rows, num_pairs_);
       const bool is_last = end == num_pairs_;
-      const Draft draft = drafter.turn(std::span(expected_.input_ids).first(end + 1), runner_->hidden(), first,
+      const Draft draft = drafter.turn(std::span(expected_.input_ids).first(end + 1), {.hidden = runner_->hidden()}, first,
                                        is_last ? std::ssize(chain) : first % 3);
       EXPECT_TRUE(draft.is_chain());
       EXPECT_EQ(std::ssize(draft.evidence), draft.size());

@@ -14,9 +14,9 @@
 namespace tensorfold {
 
 /// A drafter and the pages of one sequence, which lie in reverse order.
-class DrafterRunner {
+class PassDrafterRunner {
  public:
-  DrafterRunner(Ops& ops, std::unique_ptr<PassDrafter> drafter, int64_t max_tokens)
+  PassDrafterRunner(Ops& ops, std::unique_ptr<PassDrafter> drafter, int64_t max_tokens)
       : ops_(ops), drafter_(std::move(drafter)), page_table_((max_tokens + kPageTokens - 1) / kPageTokens) {
     std::iota(page_table_.rbegin(), page_table_.rend(), 0);
     const auto num_pages = std::ssize(page_table_);
@@ -31,9 +31,9 @@ class DrafterRunner {
     scratch_ = allocate(drafter_->scratch_bytes());
   }
 
-  /// A turn of `tokens`, of which the model computed the last positions, first_pos on, since the turn before: their
-  /// hidden states are the same rows of `hidden` [T, E]. Greedy guesses.
-  Draft turn(std::span<const int32_t> tokens, View hidden, int64_t first_pos, int64_t max_tokens) {
+  /// A turn of `tokens`, of which the model computed all but the last, from first_pos on, since the turn before: row
+  /// p of `model` is that of position p. Greedy guesses.
+  Draft turn(std::span<const int32_t> tokens, const ModelRows& model, int64_t first_pos, int64_t max_tokens) {
     std::vector<int32_t> rows(std::ssize(tokens) - 1 - first_pos);
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first_pos));
     const std::vector<SampleRow> sampling(max_tokens, {.temperature = 0});
@@ -46,7 +46,7 @@ class DrafterRunner {
                    .sampling = sampling,
                    .draft = &draft};
     Arena scratch(scratch_.data(), scratch_.size_bytes());
-    EXPECT_TRUE(drafter_->run({&task, 1}, {.hidden = hidden}, {pages_, {}}, scratch).ok());
+    EXPECT_TRUE(drafter_->run({&task, 1}, model, {pages_, {}}, scratch).ok());
     return draft;
   }
 
