@@ -11,7 +11,8 @@ Status BlockPassDrafter::prepare(int64_t max_tasks, int64_t max_rows) {
   const ModelSpec& target = parts_.target.model.spec();
   const int64_t row_bytes =
       std::ssize(target_layers()) * target.hidden_size * dtype_bytes(target.activation_dtype);
-  TF_ASSIGN_OR_RETURN(taps_, parts_.ops.device().allocate(max_rows * row_bytes, "inputs of the block drafter"));
+  TF_ASSIGN_OR_RETURN(taps_,
+                      parts_.ops.device().allocate(max_rows * row_bytes, "inputs of the block drafter"));
   return {};
 }
 
@@ -26,7 +27,8 @@ Status BlockPassDrafter::absorb(std::span<DraftTask> tasks, const ModelRows& mod
   rows_.clear();
   for (const DraftTask& task : tasks) {
     if (task.rows.empty()) continue;
-    layout_.add(task, task.tokens.subspan(static_cast<size_t>(task.first_pos), task.rows.size()), task.first_pos,
+    layout_.add(task, task.tokens.subspan(static_cast<size_t>(task.first_pos), task.rows.size()),
+                task.first_pos,
                 /*num_drafted=*/0, /*wants_logits=*/false);
     rows_.insert(rows_.end(), task.rows.begin(), task.rows.end());
   }

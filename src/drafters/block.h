@@ -1,4 +1,5 @@
-// The drafter behind a model that fills a block of positions in one pass (models/block_drafter.h): DFlash, DFlash2.
+// The drafter behind a model that fills a block of positions in one pass (models/block_drafter.h): DFlash,
+// DFlash2.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct BlockModel {
   float least_confidence = 0;  ///< As GuessLimits.
 };
 
-/// Takes in what the target's layers made of each position, in step with the target; positions that the target
-/// computed while nobody ran the drafter are missed for good, and cost acceptance only. A turn has one pass for what
-/// is new and one for the guesses, however many.
+/// Takes in what the target's layers made of each position, in step with the target; positions that the
+/// target computed while nobody ran the drafter are missed for good, and cost acceptance only. A turn has one
+/// pass for what is new and one for the guesses, however many.
 class BlockPassDrafter final : public PassDrafter {
  public:
   explicit BlockPassDrafter(const BlockModel& parts) : parts_(parts) {}
@@ -46,8 +47,8 @@ class BlockPassDrafter final : public PassDrafter {
   int64_t max_rows_ = 0, max_tasks_ = 0;
   Buffer taps_;  ///< [max_rows, n*E] activation dtype: those of the rows that a turn takes in.
   PassLayout layout_;
-  std::vector<int32_t> rows_;         ///< Of the target's pass, in the order of layout_.
-  std::vector<int32_t> block_;        ///< Tokens of one sequence's block.
+  std::vector<int32_t> rows_;   ///< Of the target's pass, in the order of layout_.
+  std::vector<int32_t> block_;  ///< Tokens of one sequence's block.
   std::vector<int32_t> anchors_;
   std::vector<DraftTask*> guessing_;  ///< In the order of anchors_.
   BlockProposals proposals_;

@@ -24,14 +24,16 @@ void DraftModelDrafter::lay_out_known(std::span<DraftTask> tasks) {
     const int64_t num_rows = std::min(known - task.num_absorbed, max_rows_ - layout_.num_rows());
     if (num_rows <= 0) continue;
     const bool guesses = task.num_absorbed + num_rows == std::ssize(task.tokens);
-    layout_.add(task, task.tokens.subspan(static_cast<size_t>(task.num_absorbed), static_cast<size_t>(num_rows)),
+    layout_.add(task,
+                task.tokens.subspan(static_cast<size_t>(task.num_absorbed), static_cast<size_t>(num_rows)),
                 task.num_absorbed, /*num_drafted=*/0, guesses);
     task.num_absorbed += num_rows;
     if (guesses) guessing_.push_back(&task);
   }
 }
 
-/// The row of each draft's last guess. A recurrent state cannot hold guesses, so there all of the draft runs again.
+/// The row of each draft's last guess. A recurrent state cannot hold guesses, so there all of the draft runs
+/// again.
 void DraftModelDrafter::lay_out_guesses() {
   layout_.clear();
   const bool is_recurrent = !recurrent_layers().empty();

@@ -1,5 +1,6 @@
-// A small model as the drafter of a large one with the same tokenizer (Leviathan et al. 2022, arXiv:2211.17192,
-// without its rejection sampling: a guess is right exactly if it is the token that the large model draws).
+// A small model as the drafter of a large one with the same tokenizer (Leviathan et al. 2022,
+// arXiv:2211.17192, without its rejection sampling: a guess is right exactly if it is the token that the
+// large model draws).
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct SmallModel {
   float least_confidence = 0;  ///< As GuessLimits.
 };
 
-/// Follows the sequence with a state of its own, whatever the large model does: what it has missed it computes
-/// when it is next asked, at most max_rows rows a pass. Its guesses are rows that its state is left without, so a
-/// wrong one costs nothing to take back.
+/// Follows the sequence with a state of its own, whatever the large model does: what it has missed it
+/// computes when it is next asked, at most max_rows rows a pass. Its guesses are rows that its state is left
+/// without, so a wrong one costs nothing to take back.
 class DraftModelDrafter final : public PassDrafter {
  public:
   explicit DraftModelDrafter(const SmallModel& parts) : parts_(parts) {}

@@ -25,7 +25,7 @@ constexpr int evidence_of_probability(float probability) {
 /// their children; a chain is the tree in which each follows the one before it.
 struct Draft {
   std::vector<int32_t> tokens;
-  std::vector<int32_t> parents;  ///< Index of the guess that a token follows; -1: the sequence's last token.
+  std::vector<int32_t> parents;   ///< Index of the guess that a token follows; -1: the sequence's last token.
   std::vector<uint8_t> evidence;  ///< Of each guess, in [0, kNumEvidence).
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }

@@ -18,7 +18,8 @@ View GuessSampler::logits(int64_t num_rows) const {
 
 void GuessSampler::draw(Ops& ops, std::span<DraftTask* const> tasks) {
   rows_.clear();
-  for (const DraftTask* task : tasks) rows_.push_back(task->sampling[static_cast<size_t>(task->draft->size())]);
+  for (const DraftTask* task : tasks)
+    rows_.push_back(task->sampling[static_cast<size_t>(task->draft->size())]);
   drawn_.assign(tasks.size(), -1);
   probabilities_.assign(tasks.size(), 0.0f);
   if (tasks.empty()) return;

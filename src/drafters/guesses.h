@@ -1,4 +1,5 @@
-// How a drafter that computes draws its guesses: as the model would draw its token, from the drafter's logits.
+// How a drafter that computes draws its guesses: as the model would draw its token, from the drafter's
+// logits.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ struct GuessLimits {
   int64_t max_tasks = 0;   ///< Rows of logits in a pass.
   int64_t vocab_size = 0;  ///< V.
   int64_t num_tokens = 0;  ///< The first of them, which can be drawn.
-  /// A guess that the drafter holds right with less probability ends its draft: what follows would hardly count.
+  /// A guess that the drafter holds right with less probability ends its draft: what follows would hardly
+  /// count.
   float least_confidence = 0;
 };
 
@@ -32,8 +34,8 @@ class GuessSampler {
   /// Draws from each row of logits(tasks.size()), in a pass of `ops`, waiting for the device.
   void draw(Ops& ops, std::span<DraftTask* const> tasks);
 
-  /// Appends what was drawn to each task's draft. `tasks`, those of draw(), is left with the ones whose draft goes
-  /// on, and `kept` says which they were.
+  /// Appends what was drawn to each task's draft. `tasks`, those of draw(), is left with the ones whose draft
+  /// goes on, and `kept` says which they were.
   void append(std::vector<DraftTask*>& tasks, std::vector<int32_t>& kept);
 
  private:

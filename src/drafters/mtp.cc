@@ -63,7 +63,8 @@ Status MtpDrafter::run_pass(View hidden, const State& state, Arena& scratch) {
   return ops.end_pass();
 }
 
-Status MtpDrafter::run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) {
+Status MtpDrafter::run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,
+                       Arena& scratch) {
   lay_out_rows(tasks);
   if (layout_.num_rows() == 0) return {};
   TF_RETURN_IF_ERROR(run_pass(model.hidden, state, scratch));

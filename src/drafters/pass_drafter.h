@@ -1,6 +1,6 @@
 // A drafter whose guesses come of passes of its own: a head of the model, a small model, a block drafter. One
-// serves all sequences of an engine. What it keeps of them lies in layers of its own beside the model's, in the
-// same KV pages and state slots, so it comes and goes with the sequence.
+// serves all sequences of an engine. What it keeps of them lies in layers of its own beside the model's, in
+// the same KV pages and state slots, so it comes and goes with the sequence.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,14 @@ struct DraftTask {
   /// Positions, from 0 on, that the drafter's own state holds: as its last turn left it, 0 where the sequence
   /// has new pages. In and out.
   int64_t num_absorbed = 0;
-  /// The sequence's pages and slot; the pages cover tokens.size() + max_tokens positions. What a turn writes at
-  /// positions from tokens.size() - 1 on is gone by the next one.
+  /// The sequence's pages and slot; the pages cover tokens.size() + max_tokens positions. What a turn writes
+  /// at positions from tokens.size() - 1 on is gone by the next one.
   const int32_t* page_table = nullptr;
   int32_t state_slot = -1;
   int64_t max_tokens = 0;  ///< Guesses wanted; 0: none, the rows are taken in only.
-  std::span<const SampleRow> sampling;  ///< [max_tokens]: how the model's token would be drawn in place of each guess.
-  Draft* draft = nullptr;               ///< Out: empty, or up to max_tokens guesses.
+  std::span<const SampleRow>
+      sampling;            ///< [max_tokens]: how the model's token would be drawn in place of each guess.
+  Draft* draft = nullptr;  ///< Out: empty, or up to max_tokens guesses.
 };
 
 /// One thread at a time.
@@ -55,15 +56,15 @@ class PassDrafter {
   virtual bool wants_hidden() const { return false; }
   virtual std::span<const int32_t> target_layers() const { return {}; }
 
-  /// Whether it reads any of that: rows of the model that it is not shown are missed for good then. Otherwise it
-  /// takes in what it lacks when it is next asked for guesses.
+  /// Whether it reads any of that: rows of the model that it is not shown are missed for good then. Otherwise
+  /// it takes in what it lacks when it is next asked for guesses.
   bool follows_model() const { return wants_hidden() || !target_layers().empty(); }
 
   /// Longest sequence it can follow; it has no guess beyond.
   virtual int64_t max_positions() const = 0;
 
-  /// Allocates what a turn of up to max_tasks sequences and max_rows rows takes beside its arena. Once, before
-  /// the first run(). kOutOfMemory names what did not fit.
+  /// Allocates what a turn of up to max_tasks sequences and max_rows rows takes beside its arena. Once,
+  /// before the first run(). kOutOfMemory names what did not fit.
   virtual Status prepare(int64_t max_tasks, int64_t max_rows) = 0;
 
   /// Scratch that run() takes from its arena, after prepare().
@@ -71,7 +72,8 @@ class PassDrafter {
 
   /// Takes in the rows of all tasks and guesses for those that want it. `state` has its own layers. Waits for
   /// the device. An error is a fault of the backend; the sequences are as they were.
-  virtual Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) = 0;
+  virtual Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,
+                     Arena& scratch) = 0;
 };
 
 }  // namespace tensorfold

@@ -101,8 +101,12 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   const double base_ms = costs.estimate(base_rows);
   if (base_ms <= 0) return;  // a serial pass comes first
   max_rows = std::min(max_rows, std::max(2 * costs.largest(), base_rows + 1) - base_rows);
-  const auto gain = [&](size_t choice) { return choices[choice].gains[static_cast<size_t>(choices[choice].chosen)]; };
-  const auto has_more = [&](size_t choice) { return choices[choice].chosen < std::ssize(choices[choice].gains); };
+  const auto gain = [&](size_t choice) {
+    return choices[choice].gains[static_cast<size_t>(choices[choice].chosen)];
+  };
+  const auto has_more = [&](size_t choice) {
+    return choices[choice].chosen < std::ssize(choices[choice].gains);
+  };
   const auto less = [&](size_t a, size_t b) { return gain(a) < gain(b); };
   std::vector<size_t> heap;  // choices with a guess left, by the gain of the next one
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -137,12 +141,15 @@ int64_t choose_depth(const DepthQuery& query) {
   if (base_ms <= 0 || query.chances.empty()) return 0;  // a serial pass comes first
   const int64_t deepest = std::min(query.max_tokens, std::max<int64_t>(2 * query.turns.largest() - 1, 1));
   double tokens = static_cast<double>(query.num_sequences);
-  double best_rate = kLeastGain * tokens / (base_ms + query.turns.estimate(1));
+  const double found_ms = query.passes.estimate(query.base_rows + query.found_rows);
+  double best_rate = kLeastGain * std::max(tokens / (base_ms + query.idle_ms),
+                                           (tokens + query.found_tokens) / (found_ms + query.idle_ms));
   int64_t best = 0;
   std::vector<double> gains(query.chances.size(), 1);
   for (int64_t depth = 1; depth <= deepest; ++depth) {
     for (size_t i = 0; i < gains.size(); ++i) tokens += gains[i] *= query.chances[i];
-    const double ms = query.passes.estimate(query.base_rows + depth * std::ssize(gains)) + query.turns.estimate(1 + depth);
+    const double ms =
+        query.passes.estimate(query.base_rows + depth * std::ssize(gains)) + query.turns.estimate(1 + depth);
     if (tokens / ms <= best_rate) continue;
     best_rate = tokens / ms;
     best = depth;

@@ -85,12 +85,16 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
 
 /// What choose_depth() goes by.
 struct DepthQuery {
-  const PassCosts& passes;           ///< Of the model, by rows.
-  const PassCosts& turns;            ///< Of the drafter, by 1 + tokens computed for each sequence.
-  int64_t base_rows = 0;             ///< Of the pass without guesses.
-  int64_t num_sequences = 0;         ///< Tokens that come without any.
-  int64_t max_tokens = 0;            ///< For one sequence.
-  std::span<const double> chances = {};  ///< Of each sequence that asks: that a guess after right ones is right.
+  const PassCosts& passes;    ///< Of the model, by rows.
+  const PassCosts& turns;     ///< Of the drafter, by 1 + tokens computed for each sequence.
+  int64_t base_rows = 0;      ///< Of the pass without guesses.
+  int64_t num_sequences = 0;  ///< Tokens that come without any.
+  int64_t max_tokens = 0;     ///< For one sequence.
+  double idle_ms = 0;         ///< Of a turn without guesses, which comes all the same.
+  double found_tokens = 0;    ///< Expected of guesses that were found for those who ask, and would be used
+  int64_t found_rows = 0;     ///< instead, and the rows that they take.
+  std::span<const double> chances =
+      {};  ///< Of each sequence that asks: that a guess after right ones is right.
 };
 
 /// How many tokens a drafter whose guesses take time should compute for each sequence that asks: for the most

@@ -8,7 +8,8 @@
 
 namespace tensorfold {
 
-DraftTurns::DraftTurns(std::unique_ptr<PassDrafter> drafter, const KvPagePool& pool, const StateSlotPool& slots)
+DraftTurns::DraftTurns(std::unique_ptr<PassDrafter> drafter, const KvPagePool& pool,
+                       const StateSlotPool& slots)
     : drafter_(std::move(drafter)),
       state_{.kv_layers = pool.layers().last(drafter_->kv_layers().size()),
              .recurrent_layers = slots.layers().last(drafter_->recurrent_layers().size())} {}

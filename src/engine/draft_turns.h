@@ -1,5 +1,5 @@
-// The turns of an engine's PassDrafter: from sequences to the tasks it takes, over its own layers of the pages and
-// slots. When and how deep is decided in verify.cc.
+// The turns of an engine's PassDrafter: from sequences to the tasks it takes, over its own layers of the
+// pages and slots. When and how deep is decided in verify.cc.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ class DraftTurns {
     Draft draft = {};        ///< Out.
   };
 
-  /// Shows the drafter what is new of each sequence, and takes its guesses. An error is a fault of the backend.
+  /// Shows the drafter what is new of each sequence, and takes its guesses. An error is a fault of the
+  /// backend.
   Status run(std::span<Entry> entries, const ModelRows& model_rows, Arena scratch);
 
  private:

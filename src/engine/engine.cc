@@ -90,7 +90,8 @@ std::unique_ptr<Drafter> make_lookup(SessionCorpus* sessions, const Request& req
 /// The drafter that EngineOptions::draft means for a request, or null.
 std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpus* sessions,
                                       const Request& request) {
-  if (options.draft == DraftMode::kOff || options.draft == DraftMode::kModel || !request.draft) return nullptr;
+  if (options.draft == DraftMode::kOff || options.draft == DraftMode::kModel || !request.draft)
+    return nullptr;
   std::unique_ptr<Drafter> drafter =
       options.make_drafter ? options.make_drafter(request) : make_lookup(sessions, request);
   if (drafter != nullptr) drafter->extend(request.prompt);
@@ -98,12 +99,14 @@ std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpu
 }
 
 /// The drafter that computes its guesses for all requests, or null.
-Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& options, const LoadedModel& model) {
+Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& options,
+                                                       const LoadedModel& model) {
   std::unique_ptr<PassDrafter> drafter;
   if (options.draft != DraftMode::kModel && options.draft != DraftMode::kAuto) return drafter;
   if (options.make_pass_drafter) {
     drafter = options.make_pass_drafter(model);
-  } else if (const LoadedDraftModel* small = model.draft_model.get(); small != nullptr && small->block_drafter) {
+  } else if (const LoadedDraftModel* small = model.draft_model.get();
+             small != nullptr && small->block_drafter) {
     drafter = std::make_unique<BlockPassDrafter>(
         BlockModel{.name = small->name,
                    .drafter = *small->block_drafter,
@@ -113,12 +116,13 @@ Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& opti
                    .num_drawable_tokens = num_drawable_tokens(model),
                    .least_confidence = options.draft_confidence});
   } else if (small != nullptr) {
-    drafter = std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,
-                                                             .model = *small->model,
-                                                             .ops = *model.ops,
-                                                             .weights = *small->weights,
-                                                             .num_drawable_tokens = num_drawable_tokens(model),
-                                                             .least_confidence = options.draft_confidence});
+    drafter =
+        std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,
+                                                       .model = *small->model,
+                                                       .ops = *model.ops,
+                                                       .weights = *small->weights,
+                                                       .num_drawable_tokens = num_drawable_tokens(model),
+                                                       .least_confidence = options.draft_confidence});
   } else if (model.model->draft_head() != nullptr) {
     drafter = std::make_unique<MtpDrafter>(MtpModel{.model = *model.model,
                                                     .ops = *model.ops,
@@ -205,7 +209,7 @@ struct Engine::Impl {
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Verifier> verifier;
-  std::vector<AcceptedRows> accepted;  ///< Of each planned entry; none where its sequence has ended.
+  std::vector<AcceptedRows> accepted;       ///< Of each planned entry; none where its sequence has ended.
   std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
   std::vector<Delivery> deliveries;
   EngineStats counters;
@@ -296,14 +300,14 @@ Status Engine::Impl::start() {
   TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, shapes.kv_layers, memory.num_pages));
   TF_ASSIGN_OR_RETURN(slots, StateSlotPool::create(model->ops->device(), shapes.recurrent_layers,
                                                    memory.max_sequences, max_drafted));
-  TF_ASSIGN_OR_RETURN(runner,
-                      PassRunner::create(*model, *pool, *slots,
-                                         {.max_rows = max_rows,
-                                          .max_logit_rows = options.max_sequences + max_drafted,
-                                          .keeps_hidden = drafter != nullptr && drafter->wants_hidden(),
-                                          .tap_layers = drafter != nullptr ? drafter->target_layers()
-                                                                           : std::span<const int32_t>(),
-                                          .scratch_bytes = drafter != nullptr ? drafter->scratch_bytes() : 0}));
+  TF_ASSIGN_OR_RETURN(
+      runner, PassRunner::create(
+                  *model, *pool, *slots,
+                  {.max_rows = max_rows,
+                   .max_logit_rows = options.max_sequences + max_drafted,
+                   .keeps_hidden = drafter != nullptr && drafter->wants_hidden(),
+                   .tap_layers = drafter != nullptr ? drafter->target_layers() : std::span<const int32_t>(),
+                   .scratch_bytes = drafter != nullptr ? drafter->scratch_bytes() : 0}));
   scheduler = std::make_unique<Scheduler>(policy, *pool);
   if (drafter != nullptr) {
     pass_drafter_name = drafter->name();

@@ -48,10 +48,11 @@ Result<std::unique_ptr<Ops>> make_ops(const LoadOptions& options) {
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, make_cuda_ops(cuda));
   TF_ASSIGN_OR_RETURN(const RowCheck check, check_rows(*ops));
   if (check.num_different > 0) {
-    return make_error(StatusCode::kInternal,
-                      "{}: results depend on the number of rows of a pass ({}), so replies would not be exact; use "
-                      "--device cpu",
-                      ops->device().name(), check.differing);
+    return make_error(
+        StatusCode::kInternal,
+        "{}: results depend on the number of rows of a pass ({}), so replies would not be exact; use "
+        "--device cpu",
+        ops->device().name(), check.differing);
   }
   return ops;
 }
@@ -108,13 +109,15 @@ Result<FamilyModel> load_family_model(const std::string& folder, const HfConfig&
 Status check_same_tokens(const LoadedModel& target, const Tokenizer& small) {
   const Tokenizer& tokenizer = *target.tokenizer;
   if (small.vocab_size() != tokenizer.vocab_size()) {
-    return invalid_argument("its tokenizer has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
-                            small.vocab_size(), target.name, tokenizer.vocab_size());
+    return invalid_argument(
+        "its tokenizer has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
+        small.vocab_size(), target.name, tokenizer.vocab_size());
   }
   for (int32_t id = 0; id < small.vocab_size(); ++id) {
     if (small.id_to_token(id) == tokenizer.id_to_token(id)) continue;
-    return invalid_argument("its token {} is '{}', that of {} is '{}': a draft model needs the same tokenizer", id,
-                            small.id_to_token(id), target.name, tokenizer.id_to_token(id));
+    return invalid_argument(
+        "its token {} is '{}', that of {} is '{}': a draft model needs the same tokenizer", id,
+        small.id_to_token(id), target.name, tokenizer.id_to_token(id));
   }
   return {};
 }
@@ -156,8 +159,9 @@ Status load_draft_model(const LoadOptions& options, LoadedModel& loaded) {
                       load_family_model(folder, config, tokenizer.get(), *loaded.ops, small_options));
   const int64_t vocab_size = small.model->spec().vocab_size;
   if (vocab_size < num_drawable_tokens(loaded)) {
-    return invalid_argument("its vocabulary has {} tokens, that of {} has {}: a draft model needs the same tokenizer",
-                            vocab_size, loaded.name, num_drawable_tokens(loaded));
+    return invalid_argument(
+        "its vocabulary has {} tokens, that of {} has {}: a draft model needs the same tokenizer", vocab_size,
+        loaded.name, num_drawable_tokens(loaded));
   }
   auto draft_model = std::make_unique<LoadedDraftModel>();
   draft_model->name = folder_name(folder);

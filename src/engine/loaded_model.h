@@ -17,11 +17,12 @@
 namespace tensorfold {
 
 struct LoadOptions {
-  /// "cpu", "cuda" (the first device), "cuda:N", or "auto": a CUDA device where there is one that the build can use.
+  /// "cpu", "cuda" (the first device), "cuda:N", or "auto": a CUDA device where there is one that the build
+  /// can use.
   std::string device = "cpu";
-  CudaOptions cuda = {};           ///< How the cuda backend is made; its `device` is taken from `device` above.
-  int num_threads = 0;             ///< 0: all usable CPUs.
-  CpuIsa isa = CpuIsa::kBest;      ///< Tests and benchmarks hold the backend to a lesser set.
+  CudaOptions cuda = {};       ///< How the cuda backend is made; its `device` is taken from `device` above.
+  int num_threads = 0;         ///< 0: all usable CPUs.
+  CpuIsa isa = CpuIsa::kBest;  ///< Tests and benchmarks hold the backend to a lesser set.
   bool use_reference_ops = false;  ///< Tests: the definition instead of the kernels.
   bool compute_f32 = false;        ///< No rounding to bf16 anywhere (`--compute f32`).
   bool need_tokenizer = true;      ///< false: a folder without tokenizer.json loads (eval --ids, toy models).
@@ -31,7 +32,7 @@ struct LoadOptions {
   bool with_draft_head = false;  ///< The checkpoint's own head for drafts (MTP) is loaded too, if it has one.
   /// A smaller model with the same tokenizer, or a block drafter made for this model; empty: none.
   std::string draft_folder = {};
-  LoadProgress progress = {};     ///< May be empty.
+  LoadProgress progress = {};  ///< May be empty.
 };
 
 /// A model that drafts for another, on its ops: either of the two kinds.
@@ -49,7 +50,7 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Weights> weights;
   std::unique_ptr<LoadedDraftModel> draft_model;  ///< Null without LoadOptions::draft_folder.
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< Null without tokenizer.json.
+  std::shared_ptr<const Tokenizer> tokenizer;     ///< Null without tokenizer.json.
   std::shared_ptr<const ModelChat> chat;  ///< Templates and their special tokens; null where there are none.
   GenerationConfig generation;
 };

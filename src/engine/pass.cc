@@ -134,10 +134,9 @@ Status PassRunner::run(std::span<const PlannedRows> planned) {
   Arena scratch = this->scratch();
   const Outputs outputs = this->outputs();
   ops.begin_pass(pass.rows);
-  model_.model->forward(pass, ops, *model_.weights,
-                        model_state(model_, pool_, slots_), scratch,
-                        outputs);
-  if (!drawn_.empty()) ops.sample(drawn_, outputs.logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
+  model_.model->forward(pass, ops, *model_.weights, model_state(model_, pool_, slots_), scratch, outputs);
+  if (!drawn_.empty())
+    ops.sample(drawn_, outputs.logits.columns(0, num_drawable_tokens(model_)), sample_rows_);
   return ops.end_pass();
 }
 

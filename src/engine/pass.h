@@ -40,11 +40,11 @@ struct AcceptedRows {
 class PassRunner {
  public:
   struct Limits {
-    int64_t max_rows = 0;        ///< Of a pass.
-    int64_t max_logit_rows = 0;  ///< Rows of a pass from which a token is drawn.
-    bool keeps_hidden = false;   ///< For a drafter that reads them.
+    int64_t max_rows = 0;                      ///< Of a pass.
+    int64_t max_logit_rows = 0;                ///< Rows of a pass from which a token is drawn.
+    bool keeps_hidden = false;                 ///< For a drafter that reads them.
     std::span<const int32_t> tap_layers = {};  ///< For a drafter that reads residual streams.
-    int64_t scratch_bytes = 0;   ///< At least; for who else uses scratch().
+    int64_t scratch_bytes = 0;                 ///< At least; for who else uses scratch().
   };
   /// Allocates scratch and logits. kOutOfMemory names what did not fit. `model`, `pool` and `slots`
   /// must outlive the runner.

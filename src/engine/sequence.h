@@ -27,13 +27,13 @@ inline constexpr int kNumDraftSources = 2;
 
 /// What the engine's PassDrafter needs to know of a sequence.
 struct ComputedDrafts {
-  bool is_wanted = false;       ///< Whether it drafts for this sequence.
-  std::vector<int32_t> rows;    ///< As DraftTask, of the last pass.
-  int64_t first_pos = 0;        ///< As DraftTask.
-  int64_t num_absorbed = 0;     ///< As DraftTask.
-  int64_t num_shown = 0;        ///< Tokens of the sequence at its last turn.
-  Acceptance chance;            ///< Of its guesses, whatever their evidence.
-  double turn_ms = 0;           ///< This sequence's share of the last turn, as far as it counts as a loss.
+  bool is_wanted = false;     ///< Whether it drafts for this sequence.
+  std::vector<int32_t> rows;  ///< As DraftTask, of the last pass.
+  int64_t first_pos = 0;      ///< As DraftTask.
+  int64_t num_absorbed = 0;   ///< As DraftTask.
+  int64_t num_shown = 0;      ///< Tokens of the sequence at its last turn.
+  Acceptance chance;          ///< Of its guesses, whatever their evidence.
+  double turn_ms = 0;         ///< This sequence's share of the last turn, as far as it counts as a loss.
 
   /// The sequence starts over.
   void reset() {
@@ -56,10 +56,13 @@ struct SequenceDrafts {
   int64_t last_accepted = -1;      ///< The last of them; -1: none.
   int64_t num_passes_avoided = 0;  ///< By the last pass.
   std::array<Acceptance, kNumDraftSources> acceptance;
-  DraftLoss loss;
+  std::array<DraftLoss, kNumDraftSources>
+      losses;  ///< Of each: one that is dear must not cost the other's gains.
   DraftUsage usage;
 
   bool has_drafter() const { return drafter != nullptr || computed.is_wanted; }
+  DraftLoss& loss_of(DraftSource of) { return losses[static_cast<size_t>(of)]; }
+  const DraftLoss& loss_of(DraftSource of) const { return losses[static_cast<size_t>(of)]; }
   Acceptance& acceptance_of_draft() { return acceptance[static_cast<size_t>(source)]; }
 };
 

@@ -12,8 +12,8 @@ namespace {
 
 /// The class under which ComputedDrafts::chance counts, for what is assumed of it at first.
 constexpr int kAnyEvidence = 2;
-/// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of what
-/// turns take nor a loss.
+/// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of
+/// what turns take nor a loss.
 constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
 
 double ms_since(std::chrono::steady_clock::time_point start) {
@@ -28,10 +28,10 @@ int64_t Verifier::most_tokens(const Sequence& sequence) const {
   return std::max<int64_t>(std::min({options_.max_tokens, room, max_rows_}), 0);
 }
 
-bool Verifier::is_allowed(const Sequence& sequence) const {
+bool Verifier::is_allowed(const Sequence& sequence, DraftSource source) const {
   if (!options_.is_measured) return true;
-  return sequence.drafts.loss.allows(costs_.estimate(known_.num_rows) /
-                                     static_cast<double>(known_.num_sequences));
+  return sequence.drafts.loss_of(source).allows(costs_.estimate(known_.num_rows) /
+                                                static_cast<double>(known_.num_sequences));
 }
 
 Status Verifier::propose(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
@@ -82,16 +82,23 @@ bool Verifier::wants_computed(Sequence& sequence) const {
 int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
   if (!options_.is_measured) return options_.max_tokens;
   chances_.clear();
+  DepthQuery query{.passes = costs_,
+                   .turns = turn_costs_,
+                   .base_rows = known_.num_rows,
+                   .num_sequences = known_.num_sequences,
+                   .max_tokens = std::min(options_.max_tokens, max_rows_)};
+  if (turns_->drafter().follows_model()) query.idle_ms = turn_costs_.estimate(1);
   for (const PlannedRows& rows : planned) {
-    if (wants_computed(*rows.sequence) && is_allowed(*rows.sequence))
-      chances_.push_back(rows.sequence->drafts.computed.chance.probability(kAnyEvidence));
+    SequenceDrafts& drafts = rows.sequence->drafts;
+    if (!wants_computed(*rows.sequence) || !is_allowed(*rows.sequence, DraftSource::kPassDrafter)) continue;
+    chances_.push_back(drafts.computed.chance.probability(kAnyEvidence));
+    double gain = 1;
+    for (const uint8_t evidence : drafts.draft.evidence)
+      query.found_tokens += gain *= drafts.acceptance_of_draft().probability(evidence);
+    query.found_rows += drafts.draft.size();
   }
-  return choose_depth({.passes = costs_,
-                       .turns = turn_costs_,
-                       .base_rows = known_.num_rows,
-                       .num_sequences = known_.num_sequences,
-                       .max_tokens = std::min(options_.max_tokens, max_rows_),
-                       .chances = chances_});
+  query.chances = chances_;
+  return choose_depth(query);
 }
 
 /// A sequence joins the turn for guesses, or only to be followed.
@@ -99,7 +106,7 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   ComputedDrafts& computed = sequence.drafts.computed;
   computed.turn_ms = 0;
   if (!computed.is_wanted) return {};
-  const bool is_allowed = this->is_allowed(sequence) || !sequence.is_decoding();
+  const bool is_allowed = this->is_allowed(sequence, DraftSource::kPassDrafter) || !sequence.is_decoding();
   int64_t max_tokens = 0;
   if (depth > 0 && is_allowed && wants_computed(sequence)) {
     TF_ASSIGN_OR_RETURN(max_tokens,
@@ -176,7 +183,7 @@ void Verifier::choose() {
       gains[i] = drafts.acceptance_of_draft().probability(draft.evidence[i]);
       if (draft.parents[i] >= 0) gains[i] *= gains[static_cast<size_t>(draft.parents[i])];
     }
-    choices_.push_back({.gains = is_allowed(*sequence) ? gains : gains.first(0)});
+    choices_.push_back({.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0)});
   }
   if (options_.is_measured) {
     choose_drafts(costs_, known_.num_rows, known_.num_sequences, max_rows_, choices_);
@@ -205,15 +212,19 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!drafts.has_drafter()) continue;
-    double own_extra_ms = drafts.computed.turn_ms, saved_ms = 0;
+    double own_extra_ms = 0, saved_ms = 0;
     if (rows.num_drafted > 0) {
-      own_extra_ms += extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
-                      static_cast<double>(num_drafted);
+      own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
+                     static_cast<double>(num_drafted);
       saved_ms = serial_ms * static_cast<double>(drafts.num_passes_avoided) /
                  static_cast<double>(known_.num_sequences);
       learn(rows);
     }
-    drafts.loss.add(pass_ms, own_extra_ms, saved_ms);
+    const bool is_computed = drafts.source == DraftSource::kPassDrafter;
+    drafts.loss_of(DraftSource::kDrafter)
+        .add(pass_ms, is_computed ? 0 : own_extra_ms, is_computed ? 0 : saved_ms);
+    drafts.loss_of(DraftSource::kPassDrafter)
+        .add(pass_ms, drafts.computed.turn_ms + (is_computed ? own_extra_ms : 0), is_computed ? saved_ms : 0);
     drafts.draft.clear();
     drafts.num_accepted = drafts.num_passes_avoided = 0;
     drafts.computed.turn_ms = 0;
@@ -248,7 +259,8 @@ void Verifier::learn(const PlannedRows& rows) {
     is_right_[static_cast<size_t>(i)] = true;
   for (size_t i = 0; i < draft.tokens.size(); ++i) {
     const int32_t parent = draft.parents[i];
-    if (parent >= 0 && !is_right_[static_cast<size_t>(parent)]) continue;  // what follows a wrong one was not tried
+    if (parent >= 0 && !is_right_[static_cast<size_t>(parent)])
+      continue;  // what follows a wrong one was not tried
     drafts.acceptance_of_draft().add(draft.evidence[i], is_right_[i]);
     if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right_[i]);
   }

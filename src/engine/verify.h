@@ -19,8 +19,8 @@ namespace tensorfold {
 class Verifier {
  public:
   struct Options {
-    int64_t max_tokens = 0;   ///< Of a sequence in a pass.
-    bool is_measured = true;  ///< Drafts what is measured to pay; else whatever is proposed.
+    int64_t max_tokens = 0;                ///< Of a sequence in a pass.
+    bool is_measured = true;               ///< Drafts what is measured to pay; else whatever is proposed.
     std::vector<int32_t> end_tokens = {};  ///< That end a reply, where the request lets them.
   };
   /// `turns` may be null. `scheduler` outlives this.
@@ -34,7 +34,8 @@ class Verifier {
 
   /// The pass of these rows took so long, and SequenceDrafts says what it accepted. Updates drafters, policy
   /// and usage; the drafts are then empty.
-  void finish_pass(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted, double pass_ms);
+  void finish_pass(std::span<const PlannedRows> planned, std::span<const AcceptedRows> accepted,
+                   double pass_ms);
 
  private:
   /// The pass without its drafted rows.
@@ -44,7 +45,7 @@ class Verifier {
     bool only_decodes = true;   ///< No prompt rows.
   };
   int64_t most_tokens(const Sequence& sequence) const;
-  bool is_allowed(const Sequence& sequence) const;
+  bool is_allowed(const Sequence& sequence, DraftSource source) const;
   void search(Sequence& sequence);
   bool wants_computed(Sequence& sequence) const;
   int64_t choose_turn_depth(std::span<const PlannedRows> planned);

@@ -142,7 +142,9 @@ Result<Checkpoint> Checkpoint::open_file(const std::string& path, const FileSyst
 
 Status Checkpoint::add_draft_head(const std::string& folder, const FileSystem& files) {
   constexpr std::string_view kHead = "mtp";
-  const auto is_head = [](const auto& entry) { return canonical_module_name(entry.first).starts_with("mtp."); };
+  const auto is_head = [](const auto& entry) {
+    return canonical_module_name(entry.first).starts_with("mtp.");
+  };
   if (std::ranges::any_of(tensors_, is_head)) return {};
   TF_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
   for (const std::string& name : names)

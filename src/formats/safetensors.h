@@ -73,12 +73,14 @@ class Checkpoint {
   /// and then nothing is added. Not thread-safe.
   Status add_file(const std::string& path, const FileSystem& files = posix_file_system());
 
-  /// Adds the draft head that lies beside the model in a file of its own, mtp*.safetensors, which neither an index
-  /// nor MLX's pattern of names takes in; nothing where there is none, or where the model's files have a head
+  /// Adds the draft head that lies beside the model in a file of its own, mtp*.safetensors, which neither an
+  /// index nor MLX's pattern of names takes in; nothing where there is none, or where the model's files have
+  /// a head
   /// (`mtp.` tensors) themselves. Errors as add_file().
   Status add_draft_head(const std::string& folder, const FileSystem& files = posix_file_system());
 
-  /// Whether a tensor came by add_file() or add_draft_head(): the config's `quantization` need not speak of it.
+  /// Whether a tensor came by add_file() or add_draft_head(): the config's `quantization` need not speak of
+  /// it.
   bool is_from_side_file(const TensorInfo& tensor) const { return tensor.file_index >= num_main_files_; }
 
   /// By name; stable addresses.

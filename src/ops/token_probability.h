@@ -8,8 +8,8 @@
 
 namespace tensorfold {
 
-/// The probability of `token`, in [0, vocab_size), by logits [vocab_size], the sum in f64 in order of token. Logits
-/// that are more than 20 below the largest add less than the sum's last bit shows, and are left out.
+/// The probability of `token`, in [0, vocab_size), by logits [vocab_size], the sum in f64 in order of token.
+/// Logits that are more than 20 below the largest add less than the sum's last bit shows, and are left out.
 inline float token_probability(const float* logits, int64_t vocab_size, int32_t token) {
   constexpr float kNegligible = 20.0f;
   float largest = logits[0];

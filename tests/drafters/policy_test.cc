@@ -95,7 +95,8 @@ TEST(ChooseDrafts, WaitsForASerialPass) {
   EXPECT_EQ(choice.chosen, 0);
 }
 
-// Guesses of one sequence are taken in their order, however their gains lie: a later one may follow an earlier.
+// Guesses of one sequence are taken in their order, however their gains lie: a later one may follow an
+// earlier.
 TEST(ChooseDrafts, TakesADraftFromItsBeginning) {
   const PassCosts costs = linear_costs(8, 1);
   const std::vector<double> gains = {0.1, 0.9, 0.9};
@@ -123,6 +124,19 @@ TEST(ChooseDepth, WeighsTheDrafterAgainstThePass) {
   EXPECT_LT(some, 8);
   EXPECT_LE(depth(2, {0.7}), some);
   EXPECT_GE(depth(1, {0.9}), some);
+}
+
+TEST(ChooseDepth, WeighsWhatComesAnyway) {
+  const PassCosts passes = linear_costs(9, 0.1), turns = linear_costs(0, 6);
+  const std::vector<double> likely = {0.7};
+  DepthQuery query{.passes = passes, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8};
+  query.chances = likely;
+  EXPECT_EQ(choose_depth(query), 0) << "1.7 tokens in 21 ms are no gain over one in 9";
+  query.idle_ms = 30;
+  EXPECT_GT(choose_depth(query), 0) << "a turn without guesses would take most of it";
+  query.found_tokens = 3;
+  query.found_rows = 4;
+  EXPECT_EQ(choose_depth(query), 0) << "those that were found are better";
 }
 
 TEST(ChooseDepth, WaitsForASerialPassAndGoesTwiceAsDeepAsWasMeasured) {

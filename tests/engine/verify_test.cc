@@ -59,14 +59,15 @@ class PoisonDrafter final : public TapeDrafter {
 
 /// What a FakePassDrafter is told and what it saw.
 struct FakeTurns {
-  bool is_right = true;       ///< Its guesses; else every third one is wrong.
+  bool is_right = true;  ///< Its guesses; else every third one is wrong.
   int64_t fails_at_turn = -1;
   int64_t num_turns = 0, num_faults = 0, num_guesses = 0;
-  int64_t num_holes = 0;      ///< Positions that it was not shown in time.
+  int64_t num_holes = 0;  ///< Positions that it was not shown in time.
 };
 
-/// Knows the replies of the fake model. Keeps a word for each position in a layer of its own, and checks that it is
-/// shown each row of the model once, in order, with its hidden state, and that what it kept is still there.
+/// Knows the replies of the fake model. Keeps a word for each position in a layer of its own, and checks that
+/// it is shown each row of the model once, in order, with its hidden state, and that what it kept is still
+/// there.
 class FakePassDrafter final : public PassDrafter {
  public:
   explicit FakePassDrafter(FakeTurns& turns) : turns_(turns) {}
@@ -78,9 +79,11 @@ class FakePassDrafter final : public PassDrafter {
   Status prepare(int64_t, int64_t) override { return {}; }
   int64_t scratch_bytes() const override { return 64; }
 
-  Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) override {
+  Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,
+             Arena& scratch) override {
     scratch.array(DType::kF32, {16});
-    if (turns_.num_turns++ == turns_.fails_at_turn) return make_error(StatusCode::kInternal, "a fault on purpose");
+    if (turns_.num_turns++ == turns_.fails_at_turn)
+      return make_error(StatusCode::kInternal, "a fault on purpose");
     if (state.kv_layers.size() != 1) ++turns_.num_faults;
     for (DraftTask& task : tasks) {
       for (size_t i = 0; i < task.rows.size(); ++i) {
@@ -238,7 +241,9 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
         options.draft = mode;
         options.pass_tokens = pass_tokens;
         options.max_sequences = max_sequences;
-        options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+        options.make_pass_drafter = [&](const LoadedModel&) {
+          return std::make_unique<FakePassDrafter>(turns);
+        };
         if (pass_tokens == 64)  // a page has the drafter's layer too
           options.kv_memory_bytes = 5 * (kPageBytes + kPageBytes / 2) + max_sequences * kSlotBytes;
         hold_passes();

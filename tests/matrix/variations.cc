@@ -340,8 +340,8 @@ std::vector<Variation> all_variations() {
       .engine.pass_tokens = 7;
   add_drafts("drafts: wrong, preempted", Guesser::kAdversary, {4}, Company::kTogether).must_preempt = true;
   add_drafts("drafts: wrong, cancelled, asked again", Guesser::kAdversary, {6}, Company::kCancelled);
-  add_drafts("drafts: trees, right in the last branch", Guesser::kTree, {2, 8, 13});
-  add_drafts("drafts: trees, wrong", Guesser::kTreeAdversary, {3, 8});
+  add_drafts("drafts: trees, right in the last branch", Guesser::kTree, {3, 13});
+  add_drafts("drafts: trees, wrong", Guesser::kTreeAdversary, {8});
   Variation& defined_trees = add_drafts("drafts: trees, reference ops", Guesser::kTree, {5});
   defined_trees.load.use_reference_ops = true;
   defined_trees.is_slow = true;

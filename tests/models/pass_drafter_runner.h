@@ -31,8 +31,8 @@ class PassDrafterRunner {
     scratch_ = allocate(drafter_->scratch_bytes());
   }
 
-  /// A turn of `tokens`, of which the model computed all but the last, from first_pos on, since the turn before: row
-  /// p of `model` is that of position p. Greedy guesses.
+  /// A turn of `tokens`, of which the model computed all but the last, from first_pos on, since the turn
+  /// before: row p of `model` is that of position p. Greedy guesses.
   Draft turn(std::span<const int32_t> tokens, const ModelRows& model, int64_t first_pos, int64_t max_tokens) {
     std::vector<int32_t> rows(std::ssize(tokens) - 1 - first_pos);
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first_pos));

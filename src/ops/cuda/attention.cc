@@ -39,6 +39,7 @@ AttentionLaunch make_launch(const AttentionCall& call, const AttentionRows& rows
   launch.num_kv_heads = static_cast<int>(shape.num_kv_heads);
   launch.head_dim = static_cast<int>(shape.head_dim);
   launch.window = static_cast<int>(call.window);
+  launch.sees_later_rows = call.sees_later_rows;
   launch.spans = kSpanRule;
   launch.score_scale = attention_score_scale(call.scale);
   launch.sinks = call.sinks;

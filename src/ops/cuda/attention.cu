@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(32 * kWarps, Shape<kD>::kParks ? 1 : 2)
   if (first >= count) return;
 
   const int last_pos = s.first_pos + (min(first + kBlockRows, count) - 1) / group;
-  const int begin = visible_begin(p, s.first_pos + first / group), end = last_pos + 1;
+  const int begin = visible_begin(p, s.first_pos + first / group), end = visible_end(p, s, last_pos);
   const int first_tile = begin / kKvTile, end_tile = (end + kKvTile - 1) / kKvTile;
   const int num_loads = Sizes::kTileStages * (end_tile - first_tile);
   const int active_warps = min(kWarps, (count - first + 15) / 16);

@@ -52,6 +52,7 @@ struct AttentionLaunch {
   int num_kv_heads;
   int head_dim;         ///< Elements; pages and kernels round up to kKvBlockColumns.
   int window;           ///< 0 for none.
+  bool sees_later_rows;  ///< As AttentionCall.
   SpanRule spans;
   float score_scale;    ///< scale * log2(e).
   const float* sinks;   ///< [H] as given (natural logarithms), or null.

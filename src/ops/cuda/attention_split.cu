@@ -85,7 +85,8 @@ struct SpanTiles {
                                        int group) {
     const int first_span = p.spans.span_of(visible_begin(p, s.first_pos));
     slot = p.spans.span_of(s.first_pos + s.num_rows - 1) - first_span - static_cast<int>(blockIdx.x);
-    int begin = visible_begin(p, s.first_pos + first / group), end = s.first_pos + last / group + 1;
+    int begin = visible_begin(p, s.first_pos + first / group),
+        end = visible_end(p, s, s.first_pos + last / group);
     begin = max(begin, p.spans.begin(first_span + slot));
     end = min(end, p.spans.begin(first_span + slot + 1));
     first_tile = begin / kKvTile;
@@ -162,7 +163,8 @@ __device__ __forceinline__ void merge_in_cluster(const AttentionLaunch& p, const
        r += kRowsAtOnce * (last_slot + 1)) {
     const int64_t row = s.first_row + (first + r) / group;
     const int pos = s.first_pos + (first + r) / group, head = kv_head * group + (first + r) % group;
-    const int begin = p.spans.span_of(visible_begin(p, pos)) - first_span, end = p.spans.span_of(pos) - first_span + 1;
+    const int begin = p.spans.span_of(visible_begin(p, pos)) - first_span;
+    const int end = p.spans.span_of(visible_end(p, s, pos) - 1) - first_span + 1;
     float2 ml[kMaxClusterSpans], o[kMaxClusterSpans];
 #pragma unroll
     for (int i = 0; i < kMaxClusterSpans; ++i) {
@@ -236,7 +238,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
     mbarrier_arrive(&empty[stage]);  // Every lane, for what it read itself.
     if (++stage == Sizes::kStages) stage = 0, phase ^= 1;
   };
-  const int min_end = s.first_pos + first / group + 1, max_begin = visible_begin(p, s.first_pos + last / group);
+  const int min_end = visible_end(p, s, s.first_pos + first / group),
+            max_begin = visible_begin(p, s.first_pos + last / group);
   for (int tile = tiles.first_tile; tile < tiles.end_tile; ++tile) {
     const int first_key = tile * kKvTile;
     const bool is_edge = first_key < max_begin || first_key + kKvTile > min_end;
@@ -347,7 +350,7 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
   const AttentionSequence s = p.sequences[sequence];
   const int pos = s.first_pos + row - s.first_row, first_span = p.spans.span_of(visible_begin(p, s.first_pos));
   int begin = p.spans.span_of(visible_begin(p, pos)) - first_span;
-  const int end = p.spans.span_of(pos) - first_span + 1;
+  const int end = p.spans.span_of(visible_end(p, s, pos) - 1) - first_span + 1;
   const int64_t base = (int64_t{row} * p.num_heads + head) * p.max_spans;
 
   wait_for_previous_kernel();

@@ -267,7 +267,7 @@ struct SeenKeys {
                                       int num_rows) {
     const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
     begin = visible_begin(p, s.first_pos + first / group);
-    end = s.first_pos + (min(first + num_rows, count) - 1) / group + 1;
+    end = visible_end(p, s, s.first_pos + (min(first + num_rows, count) - 1) / group);
     first_tile = begin / kKvTile, end_tile = (end + kKvTile - 1) / kKvTile;
   }
 };

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "device/cuda_device.h"
+#include "ops/cuda/dynamic_conv.h"
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/embed.h"
 #include "ops/cuda/experts.h"
@@ -19,6 +20,7 @@
 #include "ops/cuda/rope.h"
 #include "ops/cuda/route.h"
 #include "ops/cuda/sample.h"
+#include "ops/cuda/top_tokens.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -96,8 +98,10 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   attention_rows_.max_end = bucket(attention_rows_.max_end, 256);
   recurrent_rows_ = make_recurrent_rows(rows, recurrent_sequences_);
 
-  // Beside the sequences, every row may bring a token, a position, a row to gather and a SampleRow.
-  constexpr int64_t kRowBytes = 3 * sizeof(int32_t) + sizeof(DeviceSampleRow), kSlack = int64_t{64} << 10;
+  // Beside the sequences, every row may bring a token, a position, a row to gather and a SampleRow; and where
+  // it is drafted, its best tokens to look up in two tables.
+  constexpr int64_t kRowBytes = (3 + 2 * (kMaxTopTokens + 1)) * sizeof(int32_t) + sizeof(DeviceSampleRow);
+  constexpr int64_t kSlack = int64_t{64} << 10;
   const int64_t num_table_entries = bucket(std::ssize(page_tables_), 64);
   const int64_t sequence_bytes =
       static_cast<int64_t>((sizeof(AttentionSequence) + sizeof(RecurrentSequence)) * sequences_.size());
@@ -186,7 +190,6 @@ void CudaOps::append_kv(const KvPages& pages, View k, View v, const RowBatch& ro
 
 void CudaOps::attention(const AttentionCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
-  if (call.sees_later_rows) return fail(unsupported("attention: CUDA has none to later rows"));
   AttentionKernel kernel = AttentionKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = AttentionKernel::kSplit;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = AttentionKernel::kWide;
@@ -203,7 +206,10 @@ void CudaOps::causal_conv(const CausalConvCall& call) {
   if (fault_.ok() && num_rows_ > 0) launches_.add<launch_causal_conv>(causal_conv_launch(call, recurrent_rows_));
 }
 
-void CudaOps::dynamic_conv(const DynamicConvCall&) { fail(unsupported("dynamic_conv: CUDA has none")); }
+void CudaOps::dynamic_conv(const DynamicConvCall& call) {
+  if (fault_.ok() && num_rows_ > 0)
+    launches_.add<launch_dynamic_conv>(dynamic_conv_launch(call, attention_rows_));
+}
 
 void CudaOps::gated_delta(const GatedDeltaCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
@@ -295,10 +301,23 @@ void CudaOps::token_probabilities(std::span<float> probabilities, View logits, s
   if (fault_.ok()) std::memcpy(probabilities.data(), drawn_, tokens.size() * sizeof(float));
 }
 
-void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View, int64_t) {
+void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) {
   std::ranges::fill(tokens, -1);
   std::ranges::fill(values, -std::numeric_limits<float>::infinity());
-  fail(unsupported("top_tokens: CUDA has none"));
+  if (!fault_.ok() || tokens.empty()) return;
+  // Tokens, and behind them the values.
+  static_assert(sizeof(float) == sizeof(int32_t));
+  if (!reserve_drawn(2 * tokens.size())) return;
+  auto* found = reinterpret_cast<float*>(drawn_ + tokens.size());
+  std::byte* memory = scratch(top_tokens_scratch_bytes(logits, k));
+  if (memory == nullptr) return;
+  launches_.add<launch_top_tokens>(top_tokens_launch(drawn_, found, logits, k, memory));
+  launch_recorded();
+  if (!fault_.ok()) return;
+  fault_ = wait();
+  if (!fault_.ok()) return;
+  std::copy_n(drawn_, tokens.size(), tokens.begin());
+  std::copy_n(found, values.size(), values.begin());
 }
 
 }  // namespace tensorfold::cuda

@@ -68,6 +68,7 @@ class CudaOps final : public Ops {
   std::byte* scratch(int64_t bytes);
   bool reserve_drawn(size_t num_rows);
   void fail(Status status);
+  /// Makes room for `count` words at drawn_; false, and a fault, without memory.
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();

@@ -80,8 +80,18 @@ SoftcapLaunch softcap_launch(View x, float limit) {
 }
 
 GatherRowsLaunch gather_rows_launch(View out, View x, const int32_t* rows) {
-  TF_CHECK(out.dtype == x.dtype);
   TF_DCHECK(out.row_size() == x.row_size());
+  if (out.dtype != x.dtype) {
+    TF_CHECK(out.dtype == DType::kBF16 && x.dtype == DType::kF32);
+    return {.rows = rows,
+            .x = x.data,
+            .out = out.data,
+            .x_stride = x.row_stride,
+            .out_stride = out.row_stride,
+            .num_rows = static_cast<int>(out.dim(0)),
+            .row_units = static_cast<int>(x.row_size()),
+            .unit_bytes = 0};
+  }
   const int64_t size = dtype_bytes(x.dtype);
   const int64_t row_bytes = x.row_size() * size, x_bytes = x.row_stride * size,
                 out_bytes = out.row_stride * size;

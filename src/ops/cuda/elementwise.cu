@@ -109,6 +109,16 @@ __global__ void __launch_bounds__(kThreads)
   reinterpret_cast<Unit*>(p.out)[at.row * p.out_stride + at.column] = x[at.column];
 }
 
+__global__ void __launch_bounds__(kThreads)
+    gather_rounded_rows_kernel(const __grid_constant__ GatherRowsLaunch p, int row_blocks) {
+  launch_dependents();
+  wait_for_previous_kernel();
+  const Place at(row_blocks, 1);
+  if (at.column >= p.row_units) return;
+  const float x = reinterpret_cast<const float*>(p.x)[p.rows[at.row] * p.x_stride + at.column];
+  reinterpret_cast<uint16_t*>(p.out)[at.row * p.out_stride + at.column] = float_to_bf16(flush_denormal(x));
+}
+
 /// Launches one thread for each `width` elements of a row.
 template <class Launch>
 void launch_elements(CUstream_st* stream, void (*kernel)(Launch, int), const Launch& p, int num_rows,
@@ -168,6 +178,8 @@ void launch_gather_rows(CUstream_st* stream, const GatherRowsLaunch& p) {
       return launch(gather_rows_kernel<uint32_t>);
     case 2:
       return launch(gather_rows_kernel<uint16_t>);
+    case 0:
+      return launch(gather_rounded_rows_kernel);
     default:
       return launch(gather_rows_kernel<uint8_t>);
   }

@@ -61,7 +61,8 @@ struct GatherRowsLaunch {
   int64_t x_stride, out_stride;  ///< Units.
   int num_rows;                  ///< R
   int row_units;
-  int unit_bytes;  ///< 16, 4, 2 or 1: the largest that addresses, strides and rows are multiples of.
+  int unit_bytes;  ///< 16, 4, 2 or 1: the largest that addresses, strides and rows are multiples of. 0: a
+                   ///< unit is an element, x f32, out bf16.
 };
 
 void launch_mlp_activation(CUstream_st* stream, const MlpActivationLaunch& launch);

@@ -21,11 +21,13 @@ struct Case {
   int64_t window = 0;
   bool has_sinks = false;
   std::vector<int64_t> lengths;  ///< Tokens of each sequence.
+  bool sees_later_rows = false;
 };
 
 std::string to_string(const Case& c) {
-  return fmt::format("H{} K{} D{} window {}{} lengths {}", c.num_heads, c.num_kv_heads, c.head_dim, c.window,
-                     c.has_sinks ? " sinks" : "", fmt::join(c.lengths, " "));
+  return fmt::format("H{} K{} D{} window {}{}{} lengths {}", c.num_heads, c.num_kv_heads, c.head_dim,
+                     c.window, c.has_sinks ? " sinks" : "", c.sees_later_rows ? " blocks" : "",
+                     fmt::join(c.lengths, " "));
 }
 
 constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSplitApart, AttentionKernel::kSerial,
@@ -126,7 +128,8 @@ class World {
                              .num_heads = case_.num_heads,
                              .scale = scale(),
                              .window = case_.window,
-                             .sinks = case_.has_sinks ? sinks.data() : nullptr};
+                             .sinks = case_.has_sinks ? sinks.data() : nullptr,
+                             .sees_later_rows = case_.sees_later_rows};
     with_device_rows(rows, [&](const AttentionRows& device_rows) {
       const DeviceArray<std::byte> scratch(static_cast<size_t>(attention_scratch_bytes(call, device_rows)));
       attention(nullptr, call, device_rows, scratch.data(), kernel);
@@ -138,9 +141,11 @@ class World {
   }
 
   /// Row `source` (the `pos`-th of its sequence) of head `head` in double, and what it may be off by.
-  void expect_row(const std::vector<bf16>& got, int64_t row, int64_t source, int64_t pos, int64_t head) const {
+  /// least_end: as visible_keys().
+  void expect_row(const std::vector<bf16>& got, int64_t row, int64_t source, int64_t pos, int64_t head,
+                  int64_t least_end = 0) const {
     const int64_t d = case_.head_dim, kv_head = head * case_.num_kv_heads / case_.num_heads;
-    const VisibleKeys keys = visible_keys(pos, case_.window);
+    const VisibleKeys keys = visible_keys(pos, case_.window, least_end);
     const int64_t kv_columns = case_.num_kv_heads * d;
     std::vector<double> scores;
     double score_bound = 0, largest = case_.has_sinks ? sinks_[head] : -1e300;
@@ -264,6 +269,62 @@ TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
         const Rows rows = dirty.rows(c.lengths[s] / 2, c.lengths[s], s);
         expect_same_rows(dirty, all, dirty.attend(rows, kernel), rows, name + ", other pages");
         if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+const Case kBlockCases[] = {
+    {.num_heads = 4,
+     .num_kv_heads = 2,
+     .head_dim = 64,
+     .lengths = {63, 64, 65, 130},
+     .sees_later_rows = true},
+    {.num_heads = 8,
+     .num_kv_heads = 2,
+     .head_dim = 128,
+     .window = 70,
+     .lengths = {300, 129},
+     .sees_later_rows = true},
+    {.num_heads = 6,
+     .num_kv_heads = 1,
+     .head_dim = 256,
+     .has_sinks = true,
+     .lengths = {257},
+     .sees_later_rows = true},
+    {.num_heads = 4,
+     .num_kv_heads = 1,
+     .head_dim = 128,
+     .window = 2048,
+     .lengths = {4100},
+     .sees_later_rows = true},
+};
+
+// Blocks of few and of many rows, across tiles and spans; every kernel gives the same bits.
+TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
+  for (const Case& c : kBlockCases) {
+    const World world(c, false), dirty(c, true);
+    const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
+    for (int64_t count : {1, 2, 8, 16, 33, 70}) {
+      for (int64_t first : {int64_t{0}, int64_t{60}, int64_t{125}, longest - count}) {
+        const Rows rows = world.rows(first, count);
+        const std::vector<bf16> serial = world.attend(rows, AttentionKernel::kSerial);
+        for (const SequenceRows& s : rows.sequences) {
+          for (int64_t row = s.first_row; row<s.first_row + s.num_rows; row += s.num_rows> 8 ? 7 : 1) {
+            world.expect_row(serial, row, rows.sources[row], rows.positions[row], row % c.num_heads,
+                             s.first_pos + s.num_rows);
+            if (HasFatalFailure()) return;
+          }
+        }
+        for (AttentionKernel kernel : kKernels) {
+          const std::string what =
+              fmt::format("{}, {} rows from {}, {}", to_string(c), count, first, to_string(kernel));
+          const std::vector<bf16> got = world.attend(rows, kernel);
+          ASSERT_EQ(std::memcmp(got.data(), serial.data(), serial.size() * sizeof(bf16)), 0) << what;
+          const std::vector<bf16> other = dirty.attend(dirty.rows(first, count), kernel);
+          ASSERT_EQ(std::memcmp(other.data(), serial.data(), serial.size() * sizeof(bf16)), 0)
+              << what << ", other pages";
+        }
       }
     }
   }

@@ -247,5 +247,26 @@ TEST_F(CudaGatherRows, CopiesRowsOfEveryWidth) {
   }
 }
 
+TEST_F(CudaGatherRows, RoundsToBf16WhereTheOutputIs) {
+  Random random(8);
+  const std::vector<int32_t> rows = {4, 0, 0, 8, 3};
+  for (const int64_t n : {1, 2, 17, 256, 5120}) {
+    for (const Placement& placement : kPlacements) {
+      Array x(DType::kF32, 9, n, placement);
+      x.fill(random);
+      sprinkle_specials(x, random);
+      const Array out(DType::kBF16, 5, n, placement), expected = out;
+      ReferenceOps().gather_rows(expected.view(), x.view(), rows);
+      const DeviceInput device_x(x);
+      const DeviceCopy device_out(out);
+      const DeviceVector<int32_t> device_rows(rows);
+      cuda::launch_gather_rows(
+          nullptr, cuda::gather_rows_launch(device_out.view(), device_x.view(), device_rows.data()));
+      finish_launches();
+      expect_same(device_out.download(), expected, fmt::format("rounded rows of {}", n));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tensorfold::test

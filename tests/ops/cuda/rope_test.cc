@@ -123,6 +123,7 @@ TEST_F(CudaQkNormRope, EqualsTheDefinition) {
       }
       check({rows, 3, 2, head_dim, half, 0, true, false}, {}, seed++);
       check({rows, 3, 2, head_dim, half, 0, false, true}, {}, seed++);
+      check({rows, 0, 2, head_dim, half, 0, false, true}, {}, seed++);
     }
   }
 }

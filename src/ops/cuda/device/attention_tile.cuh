@@ -16,6 +16,11 @@ __device__ __forceinline__ int visible_begin(const AttentionLaunch& p, int pos) 
   return p.window > 0 && pos + 1 > p.window ? pos + 1 - p.window : 0;
 }
 
+/// One past the last key that the row at `pos` sees.
+__device__ __forceinline__ int visible_end(const AttentionLaunch& p, const AttentionSequence& s, int pos) {
+  return p.sees_later_rows ? s.first_pos + s.num_rows : pos + 1;
+}
+
 /// One lane's two query rows: rows l/4 and l/4 + 8 of its warp's tile. A row beyond the list sees nothing.
 struct QueryRows {
   int row[2], head[2], begin[2], end[2];  ///< Row of the pass, query head, visible keys [begin, end).
@@ -29,15 +34,16 @@ struct QueryRows {
     for (int i = 0; i < 2; ++i) {
       const int index = first + lane / 4 + 8 * i;
       const bool is_real = index < count;
+      const int pos = s.first_pos + index / group;
       row[i] = is_real ? s.first_row + index / group : -1;
       head[i] = kv_head * group + index % group;
-      end[i] = is_real ? s.first_pos + index / group + 1 : 0;
-      begin[i] = is_real ? visible_begin(p, end[i] - 1) : 0;
+      end[i] = is_real ? visible_end(p, s, pos) : 0;
+      begin[i] = is_real ? visible_begin(p, pos) : 0;
     }
-    const int first_end = s.first_pos + first / group + 1;
-    const int last_end = s.first_pos + (min(first + 16, count) - 1) / group + 1;
-    min_end = first_end, max_end = last_end;
-    min_begin = visible_begin(p, first_end - 1), max_begin = visible_begin(p, last_end - 1);
+    const int first_pos = s.first_pos + first / group;
+    const int last_pos = s.first_pos + (min(first + 16, count) - 1) / group;
+    min_end = visible_end(p, s, first_pos), max_end = visible_end(p, s, last_pos);
+    min_begin = visible_begin(p, first_pos), max_begin = visible_begin(p, last_pos);
   }
 };
 
