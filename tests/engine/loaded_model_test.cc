@@ -100,5 +100,39 @@ TEST_F(LoadModelTest, ATokenizerLargerThanTheVocabularyIsRefused) {
               AllOf(HasSubstr("tokenizer.json"), HasSubstr("264"), HasSubstr("vocab_size 264")));
 }
 
+TEST_F(LoadModelTest, ADraftModelOfTheSameTokenizerIsLoadedBeside) {
+  TemporaryFolder small;
+  ASSERT_TRUE(write_toy_model({.model_type = "qwen3", .num_layers = 1}, small.path()).ok());
+  const auto loaded = load_model(folder_.path(), {.num_threads = 1, .draft_folder = small.path()});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  ASSERT_NE((*loaded)->draft_model, nullptr);
+  EXPECT_EQ((*loaded)->draft_model->model->spec().model_type, "qwen3");
+  EXPECT_EQ((*loaded)->draft_model->name, std::filesystem::path(small.path()).filename());
+  EXPECT_EQ((*loaded)->draft_model->block_drafter, nullptr);
+}
+
+TEST_F(LoadModelTest, ADraftModelWithOtherTokensIsRefused) {
+  TemporaryFolder small;
+  ASSERT_TRUE(write_toy_model({.num_layers = 1}, small.path()).ok());
+  const auto refusal_with = [&](Json tokenizer) {
+    std::ofstream(small.path() + "/tokenizer.json") << dump_json(tokenizer);
+    return refusal({.num_threads = 1, .draft_folder = small.path()}).message();
+  };
+  Json other = parse_json(toy_tokenizer_json()).value();
+  Json more = other.find("added_tokens")->as_array().at(0);
+  other.find("added_tokens")->as_array().at(0).set("content", "<|stop|>");
+  EXPECT_THAT(refusal_with(other),
+              AllOf(HasSubstr("draft model " + small.path()), HasSubstr("its token 263 is '<|stop|>'"),
+                    HasSubstr("is '<|end|>'"), HasSubstr("same tokenizer")));
+  other = parse_json(toy_tokenizer_json()).value();
+  more.set("id", kToyEndToken + 1);
+  more.set("content", "<|more|>");
+  other.find("added_tokens")->push_back(more);
+  EXPECT_THAT(refusal_with(other),
+              AllOf(HasSubstr("has 265 tokens"), HasSubstr("has 264"), HasSubstr("same tokenizer")));
+  EXPECT_THAT(refusal({.num_threads = 1, .draft_folder = small.path() + "/none"}).message(),
+              HasSubstr(small.path() + "/none: no such folder (the draft model)"));
+}
+
 }  // namespace
 }  // namespace tensorfold
