@@ -33,7 +33,8 @@ struct ModelInfo {
   DecodeTraffic traffic;           ///< Of one token of one stream.
   int64_t kv_bytes_per_token = 0;  ///< In all attention layers.
   int64_t state_bytes = 0;         ///< Of all recurrent layers, for each stream.
-  int64_t num_unused_tensors = 0;  ///< That no layer reads: vision, draft heads.
+  int64_t num_draft_weights = 0;   ///< Of the draft head; 0: there is none.
+  int64_t num_unused_tensors = 0;  ///< That nothing reads: vision.
   int64_t checkpoint_bytes = 0;
   int64_t num_tensors = 0;
   int num_files = 0;
@@ -82,7 +83,11 @@ Status read_model(const Checkpoint& checkpoint, ModelInfo& info) {
   info.traffic = decode_traffic(*model, *weights, *ops);
   info.kv_bytes_per_token = kv_page_set_bytes(*ops, info.spec.kv_layers) / kPageTokens;
   info.state_bytes = state_slot_bytes(info.spec.recurrent_layers);
-  info.num_unused_tensors = count_unused(checkpoint, table.manifest());
+  // The same with the draft head, which is loaded only to draft.
+  WeightTable with_head(info.config.model_type, checkpoint, info.config.quantization);
+  TF_RETURN_IF_ERROR(make_model({info.config, with_head, {}}).status());
+  info.num_draft_weights = count_weights(with_head.manifest()) - info.num_weights;
+  info.num_unused_tensors = count_unused(checkpoint, with_head.manifest());
   return {};
 }
 
@@ -147,7 +152,8 @@ Result<ModelInfo> read_model_info(const std::string& model) {
   const std::string& folder = info.path.folder;
   TF_ASSIGN_OR_RETURN(info.config, read_hf_config(folder));
   TF_ASSIGN_OR_RETURN(info.generation, read_generation_config(folder, info.config));
-  TF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
+  TF_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder));
+  TF_RETURN_IF_ERROR(checkpoint.add_draft_head(folder));
   info.checkpoint_bytes = checkpoint.total_bytes();
   info.num_tensors = static_cast<int64_t>(checkpoint.tensors().size());
   info.num_files = checkpoint.num_files();
@@ -193,6 +199,7 @@ Json to_json(const ModelInfo& info) {
     json.set("weight_bytes_per_token", info.traffic.weight_bytes);
     json.set("kv_bytes_per_token", info.kv_bytes_per_token);
     json.set("state_bytes_per_stream", info.state_bytes);
+    json.set("num_draft_weights", info.num_draft_weights);
     json.set("num_unused_tensors", info.num_unused_tensors);
   } else {
     json.set("error", info.why_not_loaded.message());
@@ -231,9 +238,10 @@ void print_info(const ModelInfo& info) {
     row("weights",
         fmt::format("{}, of which a token uses {}: {} to read", shown_count(info.num_weights),
                     shown_count(info.traffic.num_weights), shown_bytes(info.traffic.weight_bytes)));
+    if (info.num_draft_weights > 0)
+      row("draft head", fmt::format("{} weights, which --draft auto and mtp load", shown_count(info.num_draft_weights)));
     if (info.num_unused_tensors > 0)
-      row("", fmt::format("{} tensors of the checkpoint are not read (vision, draft heads)",
-                          info.num_unused_tensors));
+      row("", fmt::format("{} tensors of the checkpoint are not read (vision)", info.num_unused_tensors));
     row("context",
         fmt::format(
             "{} tokens; keys and values take {} for each 1000{}", info.spec.max_position_embeddings,

@@ -427,6 +427,35 @@ def test_info_counts_states_and_the_experts_of_a_token(tmp_path):
     assert "3 gated delta with experts, 1 attention with experts" in text and "states" in text
 
 
+def test_a_draft_head_is_shown_and_drafts(toy):
+    folder = pathlib.Path(__file__).parents[1] / "golden/models/glm4_moe/mtp"
+    info = json.loads(run("info", folder, "--json").stdout)
+    assert 0 < info["num_draft_weights"] < info["num_weights"] and info["num_unused_tensors"] == 0
+    assert "draft head" in run("info", folder).stdout and "draft head" not in run("info", toy).stdout
+    verified = run("bench", "verify", folder, "--tokens", "16", "--quiet")
+    assert verified.returncode == 0
+    lines = [line for line in verified.stdout.splitlines() if line.startswith("mtp ")]
+    assert len(lines) == 2 and all(line.endswith("equal") for line in lines)
+    refused = run("run", toy, "x", "--draft", "mtp")
+    assert refused.returncode != 0 and "has no draft head (MTP)" in refused.stderr
+
+
+def test_a_draft_model_drafts_and_must_have_the_same_tokens(toy, tmp_path):
+    verified = run("bench", "verify", toy, "--draft", toy, "--tokens", "16", "--quiet")
+    assert verified.returncode == 0
+    lines = [line for line in verified.stdout.splitlines() if line.startswith(toy.name)]
+    assert len(lines) == 2
+    for line in lines:  # it is the model itself: each guess is right
+        right, guesses = re.search(r"(\d+) of +(\d+) guesses right  equal$", line).groups()
+        assert right == guesses != "0"
+    other = tmp_path / "other"
+    assert run("demo", "create", other, "--family", "qwen3").returncode == 0
+    refused = run("run", toy, "x", "--draft", other)
+    assert refused.returncode != 0 and "a draft model needs the same tokenizer" in refused.stderr
+    missing = run("run", toy, "x", "--draft", "lokup")
+    assert missing.returncode != 0 and "--draft takes auto, off, lookup, mtp or a model" in missing.stderr
+
+
 def test_info_says_why_a_model_cannot_run(toy, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
