@@ -317,6 +317,13 @@ TEST_F(VerifyTest, UsageSaysWhichDrafterWasRight) {
   EXPECT_EQ(usage.drafters[0].drafted, 48);
   EXPECT_EQ(usage.drafters[0].accepted, 48);
   EXPECT_GT(usage.computing_ms, 0);
+  DraftUsage sum = usage;
+  sum.add(usage);
+  ASSERT_EQ(sum.drafters.size(), 1u);
+  EXPECT_EQ(sum.drafters[0].rounds, 24);
+  EXPECT_EQ(sum.drafters[0].drafted, 96);
+  EXPECT_EQ(sum.drafters[0].accepted, 96);
+  EXPECT_EQ(sum.computing_ms, 2 * usage.computing_ms);
 }
 
 TEST_F(VerifyTest, WithoutADrafterThatComputesTheModeIsRefused) {
