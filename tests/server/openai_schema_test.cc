@@ -93,16 +93,23 @@ TEST(OpenAiSchema, UsageSaysWhatDraftsDidWhereADrafterGuessed) {
   usage.speculative.zero_accept_rounds = 1;
   usage.speculative.passes_avoided = 5;
   usage.speculative.search = {.searches = 6, .matches = 4, .match_tokens = 10};
+  usage.speculative.computing_ms = 1.5;
+  usage.speculative.drafters = {{.name = "lookup", .rounds = 1, .drafted = 3, .accepted = 2},
+                                {.name = "mtp", .rounds = 3, .drafted = 7, .accepted = 3}};
   DraftUsage sum = usage.speculative;
   sum.add(usage.speculative);
   EXPECT_EQ(dump_json(*usage_json(usage).find("speculative")),
             R"({"drafter":"lookup","rounds":4,"drafted":10,"accepted":5,"accepted_per_pass":1.25,)"
             R"("acceptance_rate":0.5,"zero_accept_rounds":1,"passes_avoided":5,"searches":6,"matches":4,)"
-            R"("mean_match_tokens":2.5})");
+            R"("mean_match_tokens":2.5,"computing_ms":1.5,"drafters":[)"
+            R"({"name":"lookup","rounds":1,"drafted":3,"accepted":2},)"
+            R"({"name":"mtp","rounds":3,"drafted":7,"accepted":3}]})");
   EXPECT_EQ(dump_json(speculative_json(sum)),
             R"({"drafter":"lookup","rounds":8,"drafted":20,"accepted":10,"accepted_per_pass":1.25,)"
             R"("acceptance_rate":0.5,"zero_accept_rounds":2,"passes_avoided":10,"searches":12,"matches":8,)"
-            R"("mean_match_tokens":2.5})");
+            R"("mean_match_tokens":2.5,"computing_ms":3.0,"drafters":[)"
+            R"({"name":"lookup","rounds":2,"drafted":6,"accepted":4},)"
+            R"({"name":"mtp","rounds":6,"drafted":14,"accepted":6}]})");
 }
 
 TEST(OpenAiSchema, TakesNullAsLeftOut) {
