@@ -239,7 +239,8 @@ void print_info(const ModelInfo& info) {
         fmt::format("{}, of which a token uses {}: {} to read", shown_count(info.num_weights),
                     shown_count(info.traffic.num_weights), shown_bytes(info.traffic.weight_bytes)));
     if (info.num_draft_weights > 0)
-      row("draft head", fmt::format("{} weights, which --draft auto and mtp load", shown_count(info.num_draft_weights)));
+      row("draft head",
+          fmt::format("{} weights, which --draft auto and mtp load", shown_count(info.num_draft_weights)));
     if (info.num_unused_tensors > 0)
       row("", fmt::format("{} tensors of the checkpoint are not read (vision)", info.num_unused_tensors));
     row("context",

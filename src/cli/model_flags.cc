@@ -45,11 +45,13 @@ void add_engine_flags(Flags& flags, EngineFlags& engine) {
 
 void add_draft_flags(Flags& flags, EngineFlags& engine) {
   engine.draft = "auto";
-  flags.text("draft", "auto|off|lookup|mtp|MODEL",
-             "Who guesses tokens that a pass then verifies. lookup finds them in the prompt and the reply, mtp is the "
-             "model's own head for it. auto takes both, as far as they are measured to pay; with a smaller MODEL of "
-             "the same tokenizer, that one and lookup. Replies do not depend on it.",
-             engine.draft);
+  flags.text(
+      "draft", "auto|off|lookup|mtp|MODEL",
+      "Who guesses tokens that a pass then verifies. lookup finds them in the prompt and the reply, mtp is "
+      "the "
+      "model's own head for it. auto takes both, as far as they are measured to pay; with a smaller MODEL of "
+      "the same tokenizer, that one and lookup. Replies do not depend on it.",
+      engine.draft);
   flags.integer("draft-max", "Most tokens of a request that are guessed at a time.", engine.draft_max, 1,
                 kMaxDraftTokens);
 }
@@ -124,7 +126,8 @@ EngineOptions engine_options(const EngineFlags& flags) {
 Result<std::unique_ptr<Engine>> load_engine(const ModelFlags& model, const EngineFlags& engine) {
   ModelFlags with_draft = model;
   with_draft.draft = engine.draft;
-  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded, load_model_by_flags(with_draft, engine.context_tokens));
+  TF_ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> loaded,
+                      load_model_by_flags(with_draft, engine.context_tokens));
   return Engine::create(std::move(loaded), engine_options(engine));
 }
 

@@ -5,8 +5,8 @@
 
 namespace tensorfold {
 
-Status BlockPassDrafter::prepare(int64_t max_tasks, int64_t max_rows) {
-  max_tasks_ = max_tasks;
+Status BlockPassDrafter::prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) {
+  max_block_rows_ = std::min(max_tasks * parts_.drafter.spec().block_size, max_tasks + max_guesses);
   max_rows_ = max_rows;
   const ModelSpec& target = parts_.target.model.spec();
   const int64_t row_bytes =
@@ -18,7 +18,7 @@ Status BlockPassDrafter::prepare(int64_t max_tasks, int64_t max_rows) {
 
 int64_t BlockPassDrafter::scratch_bytes() const {
   return std::max(parts_.drafter.absorb_scratch_bytes(max_rows_),
-                  parts_.drafter.propose_scratch_bytes(max_tasks_ * parts_.drafter.spec().block_size));
+                  parts_.drafter.propose_scratch_bytes(max_block_rows_));
 }
 
 Status BlockPassDrafter::absorb(std::span<DraftTask> tasks, const ModelRows& model, const State& state,

@@ -34,7 +34,7 @@ class BlockPassDrafter final : public PassDrafter {
   std::span<const KvShape> kv_layers() const override { return parts_.drafter.spec().kv_layers; }
   std::span<const int32_t> target_layers() const override { return parts_.drafter.spec().target_layers; }
   int64_t max_positions() const override { return parts_.target.model.spec().max_position_embeddings; }
-  Status prepare(int64_t max_tasks, int64_t max_rows) override;
+  Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) override;
   int64_t scratch_bytes() const override;
   Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) override;
 
@@ -44,8 +44,9 @@ class BlockPassDrafter final : public PassDrafter {
   void take_chain(int64_t sequence, DraftTask& task);
 
   BlockModel parts_;
-  int64_t max_rows_ = 0, max_tasks_ = 0;
-  Buffer taps_;  ///< [max_rows, n*E] activation dtype: those of the rows that a turn takes in.
+  int64_t max_rows_ = 0;        ///< That a turn takes in.
+  int64_t max_block_rows_ = 0;  ///< Of all blocks of a turn.
+  Buffer taps_;                 ///< [max_rows, n*E] activation dtype: those of the rows that a turn takes in.
   PassLayout layout_;
   std::vector<int32_t> rows_;   ///< Of the target's pass, in the order of layout_.
   std::vector<int32_t> block_;  ///< Tokens of one sequence's block.

@@ -5,31 +5,32 @@
 
 namespace tensorfold {
 
-Status DraftModelDrafter::prepare(int64_t max_tasks, int64_t max_rows) {
-  // A pass of guesses has up to kMaxDraftTokens rows of each sequence where the state cannot be stepped back.
-  max_rows_ = std::max(max_rows, recurrent_layers().empty() ? max_tasks : max_tasks * kMaxDraftTokens);
+Status DraftModelDrafter::prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) {
+  max_rows_ = std::max(max_rows, max_guesses);  // drafts run whole where the state cannot be stepped back
   return guesses_.prepare(parts_.ops.device(), {.max_tasks = max_tasks,
                                                 .vocab_size = parts_.model.spec().vocab_size,
                                                 .num_tokens = parts_.num_drawable_tokens,
                                                 .least_confidence = parts_.least_confidence});
 }
 
-/// Known tokens that the state lacks, up to max_rows_. The last one is computed only for a task that wants
-/// guesses, which start from its row.
+/// Known tokens that the state lacks, of those who want guesses, up to max_rows_. Who lacks none then has a
+/// guess.
 void DraftModelDrafter::lay_out_known(std::span<DraftTask> tasks) {
   layout_.clear();
   guessing_.clear();
   for (DraftTask& task : tasks) {
-    const int64_t known = std::ssize(task.tokens) - (task.max_tokens > 0 ? 0 : 1);
-    const int64_t num_rows = std::min(known - task.num_absorbed, max_rows_ - layout_.num_rows());
+    if (task.max_tokens == 0) continue;
+    const int64_t num_missing = std::ssize(task.tokens) - task.num_absorbed;
+    const int64_t num_rows = std::min(num_missing, max_rows_ - layout_.num_rows());
     if (num_rows <= 0) continue;
-    const bool guesses = task.num_absorbed + num_rows == std::ssize(task.tokens);
+    const bool guesses = num_rows == num_missing;
     layout_.add(task,
                 task.tokens.subspan(static_cast<size_t>(task.num_absorbed), static_cast<size_t>(num_rows)),
                 task.num_absorbed, /*num_drafted=*/0, guesses);
     task.num_absorbed += num_rows;
     if (guesses) guessing_.push_back(&task);
   }
+  layout_.limit_tokens(parts_.model.spec().vocab_size);
 }
 
 /// The row of each draft's last guess. A recurrent state cannot hold guesses, so there all of the draft runs
@@ -59,13 +60,10 @@ Status DraftModelDrafter::run_pass(const State& state, Arena& scratch) {
 
 Status DraftModelDrafter::run(std::span<DraftTask> tasks, const ModelRows&, const State& state,
                               Arena& scratch) {
-  begun_.clear();
-  for (lay_out_known(tasks); layout_.num_rows() > 0; lay_out_known(tasks)) {
-    TF_RETURN_IF_ERROR(run_pass(state, scratch));
-    guesses_.append(guessing_, kept_);
-    begun_.insert(begun_.end(), guessing_.begin(), guessing_.end());
-  }
-  guessing_ = begun_;
+  lay_out_known(tasks);
+  if (layout_.num_rows() == 0) return {};
+  TF_RETURN_IF_ERROR(run_pass(state, scratch));
+  guesses_.append(guessing_, kept_);
   while (!guessing_.empty()) {
     lay_out_guesses();
     TF_RETURN_IF_ERROR(run_pass(state, scratch));

@@ -23,9 +23,10 @@ struct SmallModel {
   float least_confidence = 0;  ///< As GuessLimits.
 };
 
-/// Follows the sequence with a state of its own, whatever the large model does: what it has missed it
-/// computes when it is next asked, at most max_rows rows a pass. Its guesses are rows that its state is left
-/// without, so a wrong one costs nothing to take back.
+/// Follows the sequence with a state of its own, whatever the large model does: a turn takes in what it has
+/// missed, up to max_rows rows in one pass, so that nobody waits long for someone's prompt, and guesses once
+/// nothing is missing. Its guesses are rows that its state is left without, so a wrong one costs nothing to
+/// take back.
 class DraftModelDrafter final : public PassDrafter {
  public:
   explicit DraftModelDrafter(const SmallModel& parts) : parts_(parts) {}
@@ -36,7 +37,7 @@ class DraftModelDrafter final : public PassDrafter {
     return parts_.model.spec().recurrent_layers;
   }
   int64_t max_positions() const override { return parts_.model.spec().max_position_embeddings; }
-  Status prepare(int64_t max_tasks, int64_t max_rows) override;
+  Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) override;
   int64_t scratch_bytes() const override { return parts_.model.scratch_bytes(max_rows_); }
   Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) override;
 
@@ -50,8 +51,7 @@ class DraftModelDrafter final : public PassDrafter {
   int64_t max_rows_ = 0;
   PassLayout layout_;
   std::vector<DraftTask*> guessing_;  ///< Whose draft the pass lengthens, in the order of its logit rows.
-  std::vector<DraftTask*> begun_;     ///< Whose draft has its first guess and goes on.
-  std::vector<int32_t> kept_;
+  std::vector<int32_t> kept_;         ///< Of those, whose draft goes on.
 };
 
 }  // namespace tensorfold

@@ -7,7 +7,7 @@ namespace tensorfold {
 
 MtpDrafter::MtpDrafter(const MtpModel& parts) : parts_(parts), head_(*parts.model.draft_head()) {}
 
-Status MtpDrafter::prepare(int64_t max_tasks, int64_t max_rows) {
+Status MtpDrafter::prepare(int64_t max_tasks, int64_t max_rows, int64_t) {
   Device& device = parts_.ops.device();
   const ModelSpec& spec = parts_.model.spec();
   const int64_t bytes = max_rows * spec.hidden_size * dtype_bytes(DType::kF32);

@@ -32,7 +32,7 @@ class MtpDrafter final : public PassDrafter {
   std::span<const KvShape> kv_layers() const override { return head_.kv_layers(); }
   bool wants_hidden() const override { return true; }
   int64_t max_positions() const override { return parts_.model.spec().max_position_embeddings; }
-  Status prepare(int64_t max_tasks, int64_t max_rows) override;
+  Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) override;
   int64_t scratch_bytes() const override { return head_.scratch_bytes(max_rows_); }
   Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch) override;
 

@@ -30,8 +30,8 @@ struct DraftTask {
   /// Positions, from 0 on, that the drafter's own state holds: as its last turn left it, 0 where the sequence
   /// has new pages. In and out.
   int64_t num_absorbed = 0;
-  /// The sequence's pages and slot; the pages cover tokens.size() + max_tokens positions. What a turn writes
-  /// at positions from tokens.size() - 1 on is gone by the next one.
+  /// The sequence's pages and slot; the pages cover the rows and, where guesses are wanted, tokens.size() +
+  /// max_tokens positions. What a turn writes at positions from tokens.size() on is gone by the next one.
   const int32_t* page_table = nullptr;
   int32_t state_slot = -1;
   int64_t max_tokens = 0;  ///< Guesses wanted; 0: none, the rows are taken in only.
@@ -63,9 +63,9 @@ class PassDrafter {
   /// Longest sequence it can follow; it has no guess beyond.
   virtual int64_t max_positions() const = 0;
 
-  /// Allocates what a turn of up to max_tasks sequences and max_rows rows takes beside its arena. Once,
-  /// before the first run(). kOutOfMemory names what did not fit.
-  virtual Status prepare(int64_t max_tasks, int64_t max_rows) = 0;
+  /// Allocates what a turn takes beside its arena: of up to max_tasks sequences, max_rows rows of the model
+  /// and max_guesses guesses in all. Once, before the first run(). kOutOfMemory names what did not fit.
+  virtual Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) = 0;
 
   /// Scratch that run() takes from its arena, after prepare().
   virtual int64_t scratch_bytes() const = 0;

@@ -20,7 +20,6 @@ class PassLayout {
     positions_.clear();
     sequences_.clear();
     logit_rows_.clear();
-    drafted_rows_.clear();
   }
 
   /// The rows of one sequence: `tokens` at first_pos and the positions after it, the last num_drafted of them
@@ -37,24 +36,28 @@ class PassLayout {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     positions_.resize(tokens_.size());
     std::iota(positions_.end() - num_rows, positions_.end(), static_cast<int32_t>(first_pos));
-    for (int64_t i = num_rows - num_drafted; i < num_rows; ++i)
-      drafted_rows_.push_back(static_cast<int32_t>(first_row + i));
     if (wants_logits) logit_rows_.push_back(static_cast<int32_t>(first_row + num_rows - 1));
   }
 
   int64_t num_rows() const { return std::ssize(tokens_); }
   std::span<const int32_t> logit_rows() const { return logit_rows_; }
 
-  /// Until the next change.
+  /// Tokens that a model of so many does not have become its first one: they can only come of a prompt.
+  void limit_tokens(int64_t vocab_size) {
+    for (int32_t& token : tokens_)
+      if (token >= vocab_size) token = 0;
+  }
+
+  /// Until the next change. Its drafted rows are none that a commit will want: a drafter's state takes in
+  /// what is known only.
   Pass pass() const {
     return {.tokens = tokens_,
             .rows = {.positions = positions_, .sequences = sequences_},
-            .logit_rows = logit_rows_,
-            .drafted_rows = drafted_rows_};
+            .logit_rows = logit_rows_};
   }
 
  private:
-  std::vector<int32_t> tokens_, positions_, logit_rows_, drafted_rows_;
+  std::vector<int32_t> tokens_, positions_, logit_rows_;
   std::vector<SequenceRows> sequences_;
 };
 

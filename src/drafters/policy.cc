@@ -146,7 +146,7 @@ int64_t choose_depth(const DepthQuery& query) {
                                            (tokens + query.found_tokens) / (found_ms + query.idle_ms));
   int64_t best = 0;
   std::vector<double> gains(query.chances.size(), 1);
-  for (int64_t depth = 1; depth <= deepest; ++depth) {
+  for (int64_t depth = 1; depth <= deepest && depth * std::ssize(gains) <= query.max_rows; ++depth) {
     for (size_t i = 0; i < gains.size(); ++i) tokens += gains[i] *= query.chances[i];
     const double ms =
         query.passes.estimate(query.base_rows + depth * std::ssize(gains)) + query.turns.estimate(1 + depth);

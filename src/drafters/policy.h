@@ -55,7 +55,7 @@ class Acceptance {
   std::array<Counts, kNumEvidence> counts_;
 };
 
-/// What verifying costs a request beyond what it saves. A request may lose 1 % of its time and one row more,
+/// What a drafter costs a request beyond what it saves. A request may lose 1 % of its time and one row more,
 /// then it stays serial until that is made good: text that nothing predicts stays near serial speed, whatever
 /// the estimates say.
 class DraftLoss {
@@ -90,6 +90,7 @@ struct DepthQuery {
   int64_t base_rows = 0;      ///< Of the pass without guesses.
   int64_t num_sequences = 0;  ///< Tokens that come without any.
   int64_t max_tokens = 0;     ///< For one sequence.
+  int64_t max_rows = 0;       ///< Guesses of all sequences that the pass has room for.
   double idle_ms = 0;         ///< Of a turn without guesses, which comes all the same.
   double found_tokens = 0;    ///< Expected of guesses that were found for those who ask, and would be used
   int64_t found_rows = 0;     ///< instead, and the rows that they take.

@@ -141,18 +141,18 @@ std::vector<NamedDrafter> drafters_under_test(const LoadedModel& model,
                                                shape);
     };
   };
-  std::vector<NamedDrafter> drafters = {
-          {.name = "always wrong", .factory = adversary(0)},
-          {.name = "wrong here and there", .factory = adversary(-1)},
-          {.name = "always right",
-           .factory =
-               [reply_to](const Request& request) {
-                 return std::make_unique<TapeDrafter>(std::ssize(request.prompt), reply_to(request));
-               }},
-          {.name = "trees, right last", .factory = tree(0, kMaxDraftTokens)},
-          {.name = "trees, wrong somewhere", .factory = tree(1, -1)},
-          {.name = "lookup", .mode = DraftMode::kLookup},
-          {.name = "auto", .mode = DraftMode::kAuto}};
+  std::vector<NamedDrafter> drafters = {{.name = "always wrong", .factory = adversary(0)},
+                                        {.name = "wrong here and there", .factory = adversary(-1)},
+                                        {.name = "always right",
+                                         .factory =
+                                             [reply_to](const Request& request) {
+                                               return std::make_unique<TapeDrafter>(
+                                                   std::ssize(request.prompt), reply_to(request));
+                                             }},
+                                        {.name = "trees, right last", .factory = tree(0, kMaxDraftTokens)},
+                                        {.name = "trees, wrong somewhere", .factory = tree(1, -1)},
+                                        {.name = "lookup", .mode = DraftMode::kLookup},
+                                        {.name = "auto", .mode = DraftMode::kAuto}};
   if (model.draft_model != nullptr) {
     drafters.push_back({.name = model.draft_model->name, .mode = DraftMode::kModel});
   } else if (model.model->draft_head() != nullptr) {
@@ -218,8 +218,7 @@ Result<std::vector<VerifyResult>> verify_drafts(const std::shared_ptr<LoadedMode
     const NamedDrafter nobody{.name = "serial", .mode = DraftMode::kOff};
     TF_ASSIGN_OR_RETURN(const std::vector<CheckedReply> serial,
                         run_workloads(model, bench, nobody, temperature, unused));
-    for (const NamedDrafter& drafter :
-         drafters_under_test(*model, bench.workloads, serial)) {
+    for (const NamedDrafter& drafter : drafters_under_test(*model, bench.workloads, serial)) {
       VerifyResult result;
       result.drafter = drafter.name;
       result.temperature = temperature;

@@ -200,7 +200,8 @@ struct Engine::Impl {
   EngineOptions options;
   SequenceLimits limits;
   std::vector<int32_t> eos_ids;
-  std::string pass_drafter_name;  ///< Empty: none.
+  std::string pass_drafter_name;            ///< Empty: none.
+  std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
 
   // Engine thread only, once it runs. (Submitting threads make page tables of `pool` and state slots of
   // `slots`, but take none.)
@@ -209,8 +210,7 @@ struct Engine::Impl {
   std::unique_ptr<PassRunner> runner;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Verifier> verifier;
-  std::vector<AcceptedRows> accepted;       ///< Of each planned entry; none where its sequence has ended.
-  std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
+  std::vector<AcceptedRows> accepted;  ///< Of each planned entry; none where its sequence has ended.
   std::vector<Delivery> deliveries;
   EngineStats counters;
 
@@ -296,7 +296,7 @@ Status Engine::Impl::start() {
                                   .pass_tokens = options.pass_tokens,
                                   .max_drafted_rows = max_drafted};
   const int64_t max_rows = Scheduler::max_pass_rows(policy);
-  if (drafter != nullptr) TF_RETURN_IF_ERROR(drafter->prepare(options.max_sequences, max_rows));
+  if (drafter != nullptr) TF_RETURN_IF_ERROR(drafter->prepare(options.max_sequences, max_rows, max_drafted));
   TF_ASSIGN_OR_RETURN(pool, KvPagePool::create(*model->ops, shapes.kv_layers, memory.num_pages));
   TF_ASSIGN_OR_RETURN(slots, StateSlotPool::create(model->ops->device(), shapes.recurrent_layers,
                                                    memory.max_sequences, max_drafted));
@@ -313,7 +313,8 @@ Status Engine::Impl::start() {
     pass_drafter_name = drafter->name();
     log_info("{}: drafts by {}", model->name, pass_drafter_name);
   }
-  if (options.draft != DraftMode::kOff && options.session_tokens > 0)
+  const bool searches = options.draft == DraftMode::kLookup || options.draft == DraftMode::kAuto;
+  if (searches && options.session_tokens > 0)
     sessions = std::make_unique<SessionCorpus>(SessionCorpusOptions{.max_tokens = options.session_tokens});
   eos_ids = end_of_sequence_ids(*model);
   verifier = std::make_unique<Verifier>(

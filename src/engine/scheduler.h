@@ -76,8 +76,8 @@ class Scheduler {
   /// page.
   Status add_drafts();
 
-  /// Takes pages for `most` more positions than the sequence has tokens, as far as pages are free. Returns for how
-  /// many there are. Fails only where the device fails to clear a page.
+  /// Takes pages for `most` more positions than the sequence has tokens, as far as pages are free. Returns
+  /// for how many there are. Fails only where the device fails to clear a page.
   Result<int64_t> reserve_guesses(Sequence& sequence, int64_t most);
 
   /// Gives back the pages that only guesses needed, which nobody else could have had.

@@ -31,7 +31,6 @@ struct ComputedDrafts {
   std::vector<int32_t> rows;  ///< As DraftTask, of the last pass.
   int64_t first_pos = 0;      ///< As DraftTask.
   int64_t num_absorbed = 0;   ///< As DraftTask.
-  int64_t num_shown = 0;      ///< Tokens of the sequence at its last turn.
   Acceptance chance;          ///< Of its guesses, whatever their evidence.
   double turn_ms = 0;         ///< This sequence's share of the last turn, as far as it counts as a loss.
 

@@ -86,7 +86,8 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
                    .turns = turn_costs_,
                    .base_rows = known_.num_rows,
                    .num_sequences = known_.num_sequences,
-                   .max_tokens = std::min(options_.max_tokens, max_rows_)};
+                   .max_tokens = options_.max_tokens,
+                   .max_rows = max_rows_};
   if (turns_->drafter().follows_model()) query.idle_ms = turn_costs_.estimate(1);
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
@@ -109,12 +110,16 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   const bool is_allowed = this->is_allowed(sequence, DraftSource::kPassDrafter) || !sequence.is_decoding();
   int64_t max_tokens = 0;
   if (depth > 0 && is_allowed && wants_computed(sequence)) {
-    TF_ASSIGN_OR_RETURN(max_tokens,
-                        scheduler_.reserve_guesses(sequence, std::min(depth, most_tokens(sequence))));
+    const int64_t most = std::min({depth, most_tokens(sequence), turn_room_});
+    TF_ASSIGN_OR_RETURN(max_tokens, scheduler_.reserve_guesses(sequence, most));
+    turn_room_ -= max_tokens;
   }
   if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade(kAnyEvidence);
   const bool follows = turns_->drafter().follows_model() && !computed.rows.empty() && is_allowed;
   if (max_tokens == 0 && !follows) return {};
+  const int64_t num_new = turns_->drafter().follows_model() ? std::ssize(computed.rows)
+                                                            : sequence.num_tokens() - computed.num_absorbed;
+  is_usual_turn_ &= sequence.is_decoding() && num_new <= kUsualRows;
   entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens});
   return {};
 }
@@ -122,6 +127,8 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
 Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
   const int64_t depth = choose_turn_depth(planned);
   entries_.clear();
+  is_usual_turn_ = true;
+  turn_room_ = max_rows_;
   for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
   if (entries_.empty()) return {};
   const auto start = std::chrono::steady_clock::now();
@@ -137,20 +144,13 @@ Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& 
 
 void Verifier::take_computed(double turn_ms) {
   int64_t longest = 0;
-  bool is_usual = true;
-  for (DraftTurns::Entry& entry : entries_) {
-    SequenceDrafts& drafts = entry.sequence->drafts;
-    longest = std::max(longest, entry.draft.size());
-    const int64_t caught_up = entry.sequence->num_tokens() - drafts.computed.num_shown;
-    is_usual &= entry.sequence->is_decoding() && caught_up <= kUsualRows;
-    drafts.computed.num_shown = entry.sequence->num_tokens();
-  }
-  if (is_usual) turn_costs_.add(1 + longest, turn_ms);
+  for (const DraftTurns::Entry& entry : entries_) longest = std::max(longest, entry.draft.size());
+  if (is_usual_turn_) turn_costs_.add(1 + longest, turn_ms);
   const double share_ms = turn_ms / static_cast<double>(entries_.size());
   for (DraftTurns::Entry& entry : entries_) {
     SequenceDrafts& drafts = entry.sequence->drafts;
     drafts.usage.computing_ms += share_ms;
-    if (is_usual) drafts.computed.turn_ms = share_ms;
+    if (is_usual_turn_) drafts.computed.turn_ms = share_ms;
     if (entry.draft.is_empty()) continue;
     std::swap(drafts.draft, entry.draft);
     drafts.source = DraftSource::kPassDrafter;

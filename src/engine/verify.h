@@ -63,7 +63,9 @@ class Verifier {
   PassCosts costs_;
   PassCosts turn_costs_;  ///< By 1 + tokens computed for each sequence.
   KnownRows known_;
-  int64_t max_rows_ = 0;                    ///< Guesses that the pass has room for.
+  bool is_usual_turn_ = true;  ///< No entry of it has more to take in than passes of guesses leave.
+  int64_t turn_room_ = 0;      ///< Guesses that the turn may still compute.
+  int64_t max_rows_ = 0;       ///< Guesses that the pass has room for.
   std::vector<DraftTurns::Entry> entries_;  ///< Of the turn before this pass.
   std::vector<Sequence*> asked_;            ///< Sequences with a proposal for this pass.
   std::vector<DraftChoice> choices_;        ///< Of each in asked_.

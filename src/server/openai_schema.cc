@@ -128,7 +128,8 @@ void read_session_names(RequestFields& fields, GenerationFields& out) {
     const Json* value = fields.take(name);
     return value == nullptr ? std::string() : dump_json(*value);
   };
-  out.user = text("user") + text("safety_identifier");
+  const std::string user = text("user"), identifier = text("safety_identifier");
+  if (!user.empty() || !identifier.empty()) out.user = dump_json(Json(Json::Array{user, identifier}));
   out.prompt_cache_key = text("prompt_cache_key");
 }
 

@@ -113,12 +113,14 @@ TEST(ChooseDepth, WeighsTheDrafterAgainstThePass) {
                          .base_rows = 1,
                          .num_sequences = 1,
                          .max_tokens = max_tokens,
+                         .max_rows = 64,
                          .chances = chances});
   };
   EXPECT_EQ(depth(0.1, {0.99}), 8);
   EXPECT_EQ(depth(0.1, {0.99}, 3), 3);
   EXPECT_EQ(depth(9, {0.5}), 0) << "a guess takes as long as a pass";
   EXPECT_EQ(depth(0.1, {}), 0);
+  EXPECT_EQ(depth(0.1, std::vector<double>(20, 0.99)), 3) << "20 sequences of 64 rows";
   const int64_t some = depth(1, {0.7});
   EXPECT_GE(some, 1);
   EXPECT_LT(some, 8);
@@ -129,7 +131,8 @@ TEST(ChooseDepth, WeighsTheDrafterAgainstThePass) {
 TEST(ChooseDepth, WeighsWhatComesAnyway) {
   const PassCosts passes = linear_costs(9, 0.1), turns = linear_costs(0, 6);
   const std::vector<double> likely = {0.7};
-  DepthQuery query{.passes = passes, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8};
+  DepthQuery query{
+      .passes = passes, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8, .max_rows = 64};
   query.chances = likely;
   EXPECT_EQ(choose_depth(query), 0) << "1.7 tokens in 21 ms are no gain over one in 9";
   query.idle_ms = 30;
@@ -141,7 +144,8 @@ TEST(ChooseDepth, WeighsWhatComesAnyway) {
 
 TEST(ChooseDepth, WaitsForASerialPassAndGoesTwiceAsDeepAsWasMeasured) {
   PassCosts turns;
-  DepthQuery query{.passes = turns, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8};
+  DepthQuery query{
+      .passes = turns, .turns = turns, .base_rows = 1, .num_sequences = 1, .max_tokens = 8, .max_rows = 64};
   const std::vector<double> sure = {0.99};
   query.chances = sure;
   EXPECT_EQ(choose_depth(query), 0);
@@ -154,6 +158,7 @@ TEST(ChooseDepth, WaitsForASerialPassAndGoesTwiceAsDeepAsWasMeasured) {
                          .base_rows = 1,
                          .num_sequences = 1,
                          .max_tokens = 8,
+                         .max_rows = 64,
                          .chances = sure});
   };
   EXPECT_EQ(after({}), 1);

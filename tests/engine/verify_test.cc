@@ -76,7 +76,7 @@ class FakePassDrafter final : public PassDrafter {
   std::span<const KvShape> kv_layers() const override { return layers_; }
   bool wants_hidden() const override { return true; }
   int64_t max_positions() const override { return kFakeMaxPositions; }
-  Status prepare(int64_t, int64_t) override { return {}; }
+  Status prepare(int64_t, int64_t, int64_t) override { return {}; }
   int64_t scratch_bytes() const override { return 64; }
 
   Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,

@@ -336,6 +336,7 @@ std::vector<Variation> all_variations() {
   add_drafts("drafts: block drafter, together, of 7", Guesser::kBlock, {5}, Company::kTogether)
       .engine.pass_tokens = 7;
   add_drafts("drafts: the model itself", Guesser::kItself, {1, 8});
+  add_drafts("drafts: the model itself, among 15 others", Guesser::kItself, {8}, Company::kCrowd);
   add_drafts("drafts: the model itself, together, of 7", Guesser::kItself, {5}, Company::kTogether)
       .engine.pass_tokens = 7;
   add_drafts("drafts: wrong, preempted", Guesser::kAdversary, {4}, Company::kTogether).must_preempt = true;

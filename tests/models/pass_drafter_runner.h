@@ -27,7 +27,7 @@ class PassDrafterRunner {
       EXPECT_TRUE(ops.device().zero(keys, 2 * num_pages * page_bytes).ok());
       pages_.push_back({shape, keys, keys + num_pages * page_bytes, page_bytes, num_pages});
     }
-    EXPECT_TRUE(drafter_->prepare(/*max_tasks=*/2, max_tokens).ok());
+    EXPECT_TRUE(drafter_->prepare(/*max_tasks=*/2, max_tokens, kMaxDraftTokens).ok());
     scratch_ = allocate(drafter_->scratch_bytes());
   }
 

@@ -265,12 +265,11 @@ void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
   if (fault_.ok() && !rows.empty()) launches_.add<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
 }
 
-/// Pinned memory for what `num_rows` rows are drawn, of which the host reads four bytes each. False: it failed.
-bool CudaOps::reserve_drawn(size_t num_rows) {
-  if (drawn_capacity_ >= num_rows) return true;
+bool CudaOps::reserve_drawn(size_t num_words) {
+  if (drawn_capacity_ >= num_words) return true;
   cudaFreeHost(drawn_);
   drawn_ = nullptr, drawn_capacity_ = 0;
-  const auto capacity = static_cast<size_t>(bucket(static_cast<int64_t>(num_rows), 256));
+  const auto capacity = static_cast<size_t>(bucket(static_cast<int64_t>(num_words), 256));
   void* host = nullptr;
   Status status = to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
   if (!status.ok()) return fail(std::move(status)), false;

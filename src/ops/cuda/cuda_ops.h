@@ -66,9 +66,9 @@ class CudaOps final : public Ops {
   explicit CudaOps(const CudaOptions& options) : options_(options) {}
   /// `bytes` of device memory that nothing else uses until the next op that asks; null, and a fault, without memory.
   std::byte* scratch(int64_t bytes);
-  bool reserve_drawn(size_t num_rows);
+  /// Makes room for so many words at drawn_; false, and a fault, without memory.
+  bool reserve_drawn(size_t num_words);
   void fail(Status status);
-  /// Makes room for `count` words at drawn_; false, and a fault, without memory.
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();

@@ -42,19 +42,19 @@ __device__ __forceinline__ uint64_t largest_of_block(uint64_t (&buffer)[kWarps],
 template <class RankAt, class Take>
 __device__ __forceinline__ void for_largest(int n, int k, const RankAt& rank_at, const Take& take) {
   __shared__ uint64_t buffers[2][kWarps];
-  const auto best_below = [&](uint64_t limit) {
+  const auto best_up_to = [&](uint64_t limit) {
     uint64_t best = 0;
     for (int j = threadIdx.x; j < n; j += kThreads) {
       const uint64_t rank = rank_at(j);
-      if (rank < limit) best = larger(best, rank);
+      if (rank <= limit) best = larger(best, rank);
     }
     return best;
   };
-  uint64_t mine = best_below(~uint64_t{0});
+  uint64_t mine = best_up_to(~uint64_t{0});
   for (int i = 0; i < k; ++i) {
     const uint64_t largest = largest_of_block(buffers[i % 2], mine);
     take(i, largest);
-    if (largest != 0 && mine == largest) mine = best_below(largest);
+    if (largest != 0 && mine == largest) mine = best_up_to(largest - 1);
   }
 }
 
