@@ -12,6 +12,7 @@
 #include <map>
 #include <sstream>
 
+#include "tests/support/test_paths.h"
 #include "tests/support/zstd_file.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
@@ -31,7 +32,7 @@ std::string read_text(const std::filesystem::path& path) {
 std::string default_text() {
   std::string text;
   for (const char* folder : {"", "/docs", "/../shared", "/../shared/specs"}) {
-    const std::filesystem::path path = std::string(TENSORFOLD_SOURCE_DIR) + folder;
+    const std::filesystem::path path = std::string(kSourceDir) + folder;
     if (!std::filesystem::is_directory(path)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       if (entry.path().extension() == ".md") text += read_text(entry.path());
@@ -44,7 +45,7 @@ std::shared_ptr<const Tokenizer> load(const std::string& name) {
   static std::map<std::string, std::string> files;
   std::string& json = files[name];
   if (json.empty()) {
-    json = read_zstd_file(std::string(TENSORFOLD_SHARED_DATA) + "/tokenizers/" + name + "/tokenizer.json.zst")
+    json = read_zstd_file(std::string(kSharedData) + "/tokenizers/" + name + "/tokenizer.json.zst")
                .value();
   }
   return Tokenizer::parse(json).value();

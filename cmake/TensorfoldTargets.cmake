@@ -14,10 +14,10 @@ if(TENSORFOLD_SANITIZE)
   if(TENSORFOLD_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(tensorfold_options INTERFACE -Wno-tsan)
   endif()
-  # g++ checks each pointer for null and alignment before each use, which triples the time to compile. A null pointer ends
-  # the program anyway; clang checks both in the fuzz targets.
+  # g++ checks each pointer for null and alignment before each use, which triples the time to compile; types and sizes of
+  # objects take a sixth more. A null pointer ends the program anyway; clang checks all four in the fuzz targets.
   if(TENSORFOLD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(tensorfold_options INTERFACE -fno-sanitize=null,alignment)
+    target_compile_options(tensorfold_options INTERFACE -fno-sanitize=null,alignment,vptr,object-size)
   endif()
 endif()
 if(TENSORFOLD_FUZZ)
@@ -27,9 +27,17 @@ endif()
 
 add_custom_target(fuzz_targets)      # every fuzz target
 add_custom_target(threaded_tests)    # every test labelled `threads`: what ThreadSanitizer runs
-add_custom_target(quick_tests)       # every test not labelled slow or large: what AddressSanitizer runs
+add_custom_target(quick_tests)       # every test not labelled slow, large or every_shape: what AddressSanitizer runs
 add_custom_target(arithmetic_tests)  # every test labelled `arithmetic`: what arm64 runs
 add_custom_target(cuda_tests)        # every test labelled `cuda`
+
+# tests/support/test_paths.h, which every test and some benchmarks read.
+add_library(tensorfold_test_paths STATIC EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/support/test_paths.cc)
+target_include_directories(tensorfold_test_paths PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(tensorfold_test_paths PRIVATE tensorfold_options)
+target_compile_definitions(
+  tensorfold_test_paths PRIVATE TENSORFOLD_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                TENSORFOLD_SHARED_DATA="${CMAKE_SOURCE_DIR}/../shared/data")
 
 # tf_library(<folder> SOURCES a.cc ... DEPS base ... LIBS external ...)
 # The library of src/<folder>. DEPS are folders above it in style.md's list; LIBS are private to it.
@@ -46,18 +54,20 @@ function(tf_library name)
 endfunction()
 
 # tf_test(<name> SOURCES a_test.cc ... DEPS base ... [LIBS ...] [LABELS ...]): one GoogleTest program. Labels with a
-# meaning: slow (not under sanitizers), threads (under ThreadSanitizer), arithmetic (under emulation, too), large (skipped
-# where its model is not there). A folder gives its tests the labels in FOLDER_LABELS as well.
+# meaning: slow (not under sanitizers), every_shape (compares kernels with the definition over every shape: not under
+# AddressSanitizer, where that takes many minutes), threads (under ThreadSanitizer), arithmetic (under emulation, too),
+# large (skipped where its model is not there). A folder gives its tests the labels in FOLDER_LABELS as well.
 function(tf_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_DEPS PREPEND tensorfold_)
   list(APPEND ARG_LABELS ${FOLDER_LABELS})
   add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE tensorfold_options ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main GTest::gmock)
-  target_compile_definitions(
-    ${name} PRIVATE TENSORFOLD_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-                    TENSORFOLD_SHARED_DATA="${CMAKE_SOURCE_DIR}/../shared/data")
+  target_link_libraries(
+    ${name} PRIVATE tensorfold_options tensorfold_test_paths ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main GTest::gmock)
+  # Where the test itself computes little, it is compiled in three quarters of the time.
+  if(NOT "arithmetic" IN_LIST ARG_LABELS)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   # One CTest entry per program: hundreds of cases would each pay a process start (seconds under qemu and TSan).
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
@@ -70,7 +80,9 @@ function(tf_test name)
   if("cuda" IN_LIST ARG_LABELS)
     add_dependencies(cuda_tests ${name})
   endif()
-  if(NOT "large" IN_LIST ARG_LABELS AND NOT "slow" IN_LIST ARG_LABELS)
+  set(not_quick ${ARG_LABELS})
+  list(FILTER not_quick INCLUDE REGEX "^(slow|large|every_shape)$")
+  if(NOT not_quick)
     add_dependencies(quick_tests ${name})
   endif()
 endfunction()

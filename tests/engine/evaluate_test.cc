@@ -9,6 +9,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -17,7 +18,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kFolder = TENSORFOLD_SOURCE_DIR "/tests/golden/models/llama/linear_f32";
+const std::string kFolder = std::string(kSourceDir) + "/tests/golden/models/llama/linear_f32";
 
 /// A fixture in f32, its prompt, and our logits of it from a run of its own.
 class EvaluateTest : public testing::Test {

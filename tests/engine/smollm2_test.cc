@@ -11,11 +11,12 @@
 #include "engine/loaded_model.h"
 #include "formats/file.h"
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
 
-const std::string kGolden = TENSORFOLD_SOURCE_DIR "/tests/golden/models/smollm2";
+const std::string kGolden = std::string(kSourceDir) + "/tests/golden/models/smollm2";
 
 class SmolLm2 : public testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/memory_file_system.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -225,7 +226,7 @@ TEST(GenerationConfigTest, ValuesOutOfRangeAreRefused) {
 }
 
 TEST(HfConfigTest, ReadsPublishedFiles) {
-  const std::string folder = std::string(TENSORFOLD_SHARED_DATA) + "/checkpoints/";
+  const std::string folder = std::string(kSharedData) + "/checkpoints/";
   const auto gpt_oss = read_hf_config(folder + "gpt-oss-20b");
   ASSERT_TRUE(gpt_oss.ok()) << gpt_oss.status().message();
   EXPECT_EQ(gpt_oss->model_type, "gpt_oss");

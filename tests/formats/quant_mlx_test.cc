@@ -1,6 +1,7 @@
 // formats/quant_mlx.h against the vectors of specs/mlx-quantization.md §2 and §4, and against itself bit by
 // bit.
 #include "formats/quant_mlx.h"
+#include "tests/support/test_paths.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -122,7 +123,7 @@ TEST(QuantMlxTest, QuantizesTheVectorsOfTheSpecification) {
 
 // The golden file is MLX's own output (tools/fixtures/mlx_quantize.py), every width and group size.
 TEST(QuantMlxTest, QuantizesAndPacksAsMlxDoes) {
-  const auto golden = Checkpoint::open_file(std::string(TENSORFOLD_SOURCE_DIR) +
+  const auto golden = Checkpoint::open_file(std::string(kSourceDir) +
                                             "/tests/golden/formats/mlx_quantize.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status().message();
   const std::vector<float> weights = read_floats(*golden, "w");

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "tests/matrix/variations.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 #include "tests/support/toy_drafter.h"
 #include "tests/support/toy_model.h"
 
@@ -310,7 +311,7 @@ int run(const Arguments& arguments) {
   for (const std::string& folder : arguments.folders)
     models.push_back({fs::path(folder).filename().string(), folder});
   if (models.empty()) {
-    models = find_fixtures(TENSORFOLD_SOURCE_DIR "/tests/golden/models");
+    models = find_fixtures(std::string(kSourceDir) + "/tests/golden/models");
     const Result<std::vector<MatrixModel>> toys = write_toy_models(temporary.path());
     if (!toys.ok()) {
       fmt::print(stderr, "{}\n", toys.status().message());

@@ -11,6 +11,7 @@
 #include "memory/weights.h"
 #include "ops/ops.h"
 #include "ops/reference/packed_matrix.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -22,7 +23,7 @@ constexpr int64_t kNumExperts = 6, kHiddenSize = 64, kIntermediateSize = 64;
 /// The experts and routers of a fixture, packed for the cpu backend.
 struct LoadedExperts {
   explicit LoadedExperts(const std::string& name) {
-    const std::string folder = TENSORFOLD_SOURCE_DIR "/tests/golden/models/gpt_oss/" + name;
+    const std::string folder = std::string(kSourceDir) + "/tests/golden/models/gpt_oss/" + name;
     Result<HfConfig> config = read_hf_config(folder);
     TF_CHECK(config.ok(), config.status().message());
     checkpoint = std::make_unique<Checkpoint>(std::move(Checkpoint::open(folder)).value());

@@ -13,6 +13,7 @@
 #include "models/config_rules.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -25,7 +26,7 @@ using testing::HasSubstr;
 class EditedModel {
  public:
   explicit EditedModel(const std::string& fixture) {
-    const std::string folder = std::string(TENSORFOLD_SOURCE_DIR "/tests/golden/models/") + fixture;
+    const std::string folder = std::string(kSourceDir) + "/tests/golden/models/" + fixture;
     const std::vector<std::string> names = posix_file_system().list(folder).value();
     for (const std::string& name : names)
       if (name != "expected.safetensors")
@@ -241,7 +242,7 @@ std::vector<DeclaredWeight> declared_for(const HfConfig& config, ModelSpec& spec
 }
 
 TEST(Config, GptOssDeclaresTheTensorsOfThePublishedModel) {
-  const std::string folder = std::string(TENSORFOLD_SHARED_DATA) + "/checkpoints/gpt-oss-20b";
+  const std::string folder = std::string(kSharedData) + "/checkpoints/gpt-oss-20b";
   ModelSpec spec;
   std::set<std::string> names;
   for (const DeclaredWeight& weight : declared_for(read_hf_config(folder).value(), spec)) {

@@ -14,6 +14,7 @@
 #include "tests/models/pass_drafter_runner.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_drafter.h"
+#include "tests/support/test_paths.h"
 #include "tests/support/toy_drafter.h"
 
 namespace tensorfold {
@@ -21,8 +22,8 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kTarget = TENSORFOLD_SOURCE_DIR "/tests/golden/models/qwen3/yarn_mixed_window";
-const std::string kDrafters = TENSORFOLD_SOURCE_DIR "/tests/golden/drafters/";
+const std::string kTarget = std::string(kSourceDir) + "/tests/golden/models/qwen3/yarn_mixed_window";
+const std::string kDrafters = std::string(kSourceDir) + "/tests/golden/drafters/";
 
 /// Within 1e-4 of the spread of `expected`.
 void expect_close(std::span<const float> found, std::span<const float> expected, const std::string& name) {

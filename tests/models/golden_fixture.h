@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 
@@ -26,7 +27,7 @@ struct ExpectedLogits {
 class GoldenFixture : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    folder_ = std::string(TENSORFOLD_SOURCE_DIR "/tests/golden/models/") + GetParam();
+    folder_ = std::string(kSourceDir) + "/tests/golden/models/" + GetParam();
     Result<Checkpoint> file = Checkpoint::open_file(folder_ + "/expected.safetensors");
     ASSERT_TRUE(file.ok()) << file.status().message();
     file_ = std::make_unique<Checkpoint>(std::move(*file));

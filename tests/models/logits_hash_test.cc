@@ -14,11 +14,12 @@
 
 #include "base/hash.h"
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
 
-const std::string kGolden = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
+const std::string kGolden = std::string(kSourceDir) + "/tests/golden/models/";
 
 /// One model of each kind of arithmetic: bf16, f16 and f32 weights, biases, windows, experts, recurrent
 /// layers, and each packed width.

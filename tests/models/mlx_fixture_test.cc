@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/models/golden_fixture.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -42,7 +43,7 @@ std::map<std::string, int> formats_of(const std::string& folder) {
 }
 
 TEST(MlxFormats, EveryMatrixIsReadInTheFormatThatMlxLmChose) {
-  const std::string root = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
+  const std::string root = std::string(kSourceDir) + "/tests/golden/models/";
   using Formats = std::map<std::string, int>;
   EXPECT_EQ(formats_of(root + "llama/mlx_4bit"), (Formats{{"affine 4-bit g32 bf16", 1 + 2 * 7}}));
   // Only o_proj has an input that is a multiple of 32.

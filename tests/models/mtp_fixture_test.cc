@@ -10,6 +10,7 @@
 #include "tests/models/pass_drafter_runner.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -128,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, MtpFixture,
                          GoldenFixture::kName);
 
 TEST(DraftHead, IsNoneWhereTheCheckpointHasNone) {
-  const std::string root = TENSORFOLD_SOURCE_DIR "/tests/golden/models/";
+  const std::string root = std::string(kSourceDir) + "/tests/golden/models/";
   for (const char* fixture :
        {"glm4_moe/mlx_4bit", "glm4_moe/grouped_qk_norm", "nemotron_h/all_kinds", "nemotron_h/mlx_4bit",
         "qwen3_5/tied", "qwen3_5/mlx_4bit", "qwen3_next/mixed", "qwen3/tied"})

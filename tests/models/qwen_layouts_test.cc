@@ -14,6 +14,7 @@
 #include "tests/memory/checkpoint_builder.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -161,7 +162,7 @@ TEST_P(QwenMoeLayouts, ExpertsOneByOneHaveTheSameBits) {
 }
 
 TEST(QwenNames, ThePublished27BHoldsExactlyTheTensorsThatItsConfigDeclares) {
-  const std::string folder = std::string(TENSORFOLD_SHARED_DATA) + "/checkpoints/qwen3.8-27b";
+  const std::string folder = std::string(kSharedData) + "/checkpoints/qwen3.8-27b";
   const HfConfig config = read_hf_config(folder).value();
   WeightTable table(config.model_type);
   const auto model = make_model({config, table, {}});

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "tests/support/test_paths.h"
 #include "text/chat_template.h"
 
 namespace tensorfold {
@@ -15,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGoldens = fs::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/chat_template";
-const fs::path kSharedData = TENSORFOLD_SHARED_DATA;
+const fs::path kGoldens = fs::path(kSourceDir) / "tests/golden/chat_template";
 
 std::string read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -94,7 +94,7 @@ TEST(ChatTemplateGolden, EveryPublishedTemplateRendersAsJinja2) {
     const Json golden = read_json(entry.path());
     const std::string& name = golden.find("template")->as_string();
     SCOPED_TRACE(name);
-    const std::string source = read(kSharedData / name);
+    const std::string source = read(fs::path(kSharedData) / name);
     ASSERT_EQ(hash_text(source), golden.find("template_xxh64")->as_string())
         << "another template than the golden's";
     const auto chat_template = ChatTemplate::parse(source, name);

@@ -1,5 +1,6 @@
 // What surrounds the template language: variables, errors, a model folder's files, messages as requests send
 // them, dates, continuing a message, and rendering from several threads.
+#include "tests/support/test_paths.h"
 #include "text/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -343,7 +344,7 @@ TEST_F(ModelFolder, BadFilesAreNamed) {
 
 TEST(ModelChatOfPublishedCheckpoints, Loads) {
   for (const char* name : {"gpt-oss-20b", "qwen3.8-27b"}) {
-    const Result<ModelChat> chat = load_model_chat(fs::path(TENSORFOLD_SHARED_DATA) / "checkpoints" / name);
+    const Result<ModelChat> chat = load_model_chat(fs::path(kSharedData) / "checkpoints" / name);
     ASSERT_TRUE(chat.ok()) << chat.status().message();
     EXPECT_TRUE(chat->default_template->accepts_content_parts() || std::string_view(name) == "gpt-oss-20b");
     EXPECT_NE(Json(chat->special_tokens).find("eos_token"), nullptr) << name;

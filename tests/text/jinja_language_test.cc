@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "tests/support/test_paths.h"
 #include "text/chat_template.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
@@ -65,7 +66,7 @@ std::string promised_reason(const std::string& python_error) {
 }
 
 Json load(const std::string& topic) {
-  const std::string path = std::string(TENSORFOLD_SOURCE_DIR) + "/tests/golden/jinja/" + topic + ".json";
+  const std::string path = std::string(kSourceDir) + "/tests/golden/jinja/" + topic + ".json";
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file.is_open()) << path << " is missing";
   std::ostringstream text;

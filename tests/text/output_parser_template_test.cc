@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/test_paths.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -17,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kTemplates = fs::path(TENSORFOLD_SHARED_DATA) / "chat-templates";
+const fs::path kTemplates = fs::path(kSharedData) / "chat-templates";
 
 std::shared_ptr<const ChatTemplate> load_template(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

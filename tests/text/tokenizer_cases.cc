@@ -1,4 +1,5 @@
 // tests/text/tokenizer_cases.h
+#include "tests/support/test_paths.h"
 #include "tests/text/tokenizer_cases.h"
 
 #include <gtest/gtest.h>
@@ -114,7 +115,7 @@ std::string CaseHash::hex() const {
 }
 
 Json read_tokenizer_golden(const std::string& name) {
-  const std::string path = std::string(TENSORFOLD_SOURCE_DIR) + "/tests/golden/tokenizer/" + name + ".json";
+  const std::string path = std::string(kSourceDir) + "/tests/golden/tokenizer/" + name + ".json";
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
@@ -128,7 +129,7 @@ PublishedTokenizer read_published_tokenizer(const std::string& name) {
   for (const auto& [file, content] :
        {std::pair("tokenizer.json", &files.json), std::pair("tokenizer_config.json", &files.config_json)}) {
     const Result<std::string> text =
-        read_zstd_file(fmt::format("{}/tokenizers/{}/{}.zst", TENSORFOLD_SHARED_DATA, name, file));
+        read_zstd_file(fmt::format("{}/tokenizers/{}/{}.zst", kSharedData, name, file));
     EXPECT_TRUE(text.ok()) << text.status().message();
     if (text.ok()) *content = *text;
   }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# AddressSanitizer and UndefinedBehaviorSanitizer over all tests but the slow, the large and those of the program itself;
+# AddressSanitizer and UndefinedBehaviorSanitizer over all tests but the slow, the large, those of the program itself and
+# those that compare kernels over every shape (the same kernels run in the tests of the engine and of whole models);
 # ThreadSanitizer over what has threads.
 #   tools/ci/sanitizers.sh [asan] [tsan]        default: both
 set -uo pipefail
@@ -8,14 +9,9 @@ export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
-# Programs that compare kernels with the definition over every shape, which takes many minutes each under
-# AddressSanitizer (experts_test and linear_test were not through after four). The same kernels run there in the tests of
-# the engine and of whole models.
-every_shape='^(experts|linear|attention|sample|contract_math|gated_delta|mamba2|causal_conv|route|logits_hash)_test$'
-
 asan() {
   cmake --preset asan >/dev/null && cmake --build build/asan --target quick_tests &&
-    tools/ci/run_tests.sh build/asan -LE 'slow|python|large' -E "$every_shape"
+    tools/ci/run_tests.sh build/asan -LE 'slow|python|large|every_shape'
 }
 
 tsan() {
