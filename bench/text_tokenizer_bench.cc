@@ -45,8 +45,7 @@ std::shared_ptr<const Tokenizer> load(const std::string& name) {
   static std::map<std::string, std::string> files;
   std::string& json = files[name];
   if (json.empty()) {
-    json = read_zstd_file(std::string(kSharedData) + "/tokenizers/" + name + "/tokenizer.json.zst")
-               .value();
+    json = read_zstd_file(std::string(kSharedData) + "/tokenizers/" + name + "/tokenizer.json.zst").value();
   }
   return Tokenizer::parse(json).value();
 }

@@ -1,7 +1,6 @@
 // formats/quant_mlx.h against the vectors of specs/mlx-quantization.md §2 and §4, and against itself bit by
 // bit.
 #include "formats/quant_mlx.h"
-#include "tests/support/test_paths.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +8,8 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -123,8 +124,8 @@ TEST(QuantMlxTest, QuantizesTheVectorsOfTheSpecification) {
 
 // The golden file is MLX's own output (tools/fixtures/mlx_quantize.py), every width and group size.
 TEST(QuantMlxTest, QuantizesAndPacksAsMlxDoes) {
-  const auto golden = Checkpoint::open_file(std::string(kSourceDir) +
-                                            "/tests/golden/formats/mlx_quantize.safetensors");
+  const auto golden =
+      Checkpoint::open_file(std::string(kSourceDir) + "/tests/golden/formats/mlx_quantize.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status().message();
   const std::vector<float> weights = read_floats(*golden, "w");
   ASSERT_EQ(weights.size(), 512u);

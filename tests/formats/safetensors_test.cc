@@ -292,8 +292,7 @@ TEST(SafetensorsIndexTest, RefusesWhatIsNoMapOfPlainNames) {
 TEST(SafetensorsIndexTest, ReadsPublishedIndexes) {
   const std::pair<const char*, size_t> kIndexes[] = {{"gpt-oss-20b", 459}, {"qwen3.8-27b", 1199}};
   for (const auto& [name, count] : kIndexes) {
-    const std::string path =
-        fmt::format("{}/checkpoints/{}/model.safetensors.index.json", kSharedData, name);
+    const std::string path = fmt::format("{}/checkpoints/{}/model.safetensors.index.json", kSharedData, name);
     const auto text = read_text_file(posix_file_system(), path, 10'000'000);
     ASSERT_TRUE(text.ok()) << text.status().message();
     const auto index = parse_safetensors_index(*text);

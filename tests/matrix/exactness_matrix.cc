@@ -7,7 +7,8 @@
 //     --slow          also what is slow on a large model (the reference ops)
 //     --only TEXT     variations whose name contains TEXT
 //     --part K/N      every N-th model, from the K-th on
-//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by name
+//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by
+//     name
 //
 // Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
 #include <fmt/format.h>
@@ -183,7 +184,8 @@ class Column {
       return note(Outcome::kFailed, variation.name, other);
     }
     if (variation.guesser == Guesser::kNobody) return compare(variation, variation.name, *loaded);
-    if (variation.guesser == Guesser::kHead && (*loaded)->model->draft_head() == nullptr) return Outcome::kNotRun;
+    if (variation.guesser == Guesser::kHead && (*loaded)->model->draft_head() == nullptr)
+      return Outcome::kNotRun;
     Outcome outcome = Outcome::kSame;
     for (const int64_t width : variation.widths) {
       Variation of_width = variation;
@@ -215,10 +217,9 @@ class Column {
     wish.with_draft_head = variation.guesser == Guesser::kHead;
     if (variation.guesser == Guesser::kItself) wish.draft_folder = model_.folder;
     if (variation.guesser == Guesser::kBlock) wish.draft_folder = drafter_folder_.path();
-    const std::string key =
-        fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
-                    static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs, wish.with_draft_head,
-                    wish.draft_folder);
+    const std::string key = fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa),
+                                        wish.use_reference_ops, static_cast<int>(wish.cuda.kernels),
+                                        wish.cuda.use_graphs, wish.with_draft_head, wish.draft_folder);
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;
@@ -259,7 +260,8 @@ void print_table(const std::vector<Variation>& variations, const std::vector<Mat
   }
 }
 
-/// The same rows on a CUDA device: those of CPU threads and instruction sets make way for those of its kernels.
+/// The same rows on a CUDA device: those of CPU threads and instruction sets make way for those of its
+/// kernels.
 std::vector<Variation> cuda_variations(const std::string& device) {
   std::vector<Variation> variations = all_variations();
   std::erase_if(variations, [](const Variation& v) {

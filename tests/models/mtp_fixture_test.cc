@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "drafters/mtp.h"
-#include "tests/models/pass_drafter_runner.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
+#include "tests/models/pass_drafter_runner.h"
 #include "tests/support/test_paths.h"
 
 namespace tensorfold {
@@ -97,8 +97,9 @@ TEST_P(MtpFixture, TheDrafterProposesTheChain) {
     for (int64_t first = 0; first < num_pairs_; first += turn_rows) {
       const int64_t end = std::min(first + turn_rows, num_pairs_);
       const bool is_last = end == num_pairs_;
-      const Draft draft = drafter.turn(std::span(expected_.input_ids).first(end + 1), {.hidden = runner_->hidden()}, first,
-                                       is_last ? std::ssize(chain) : first % 3);
+      const Draft draft =
+          drafter.turn(std::span(expected_.input_ids).first(end + 1), {.hidden = runner_->hidden()}, first,
+                       is_last ? std::ssize(chain) : first % 3);
       EXPECT_TRUE(draft.is_chain());
       EXPECT_EQ(std::ssize(draft.evidence), draft.size());
       if (is_last)

@@ -1,4 +1,5 @@
-// The one file that is compiled with these paths: everything else is the same, for ccache too, wherever the tree lies.
+// The one file that is compiled with these paths: everything else is the same, for ccache too, wherever the
+// tree lies.
 #include "tests/support/test_paths.h"
 
 namespace tensorfold {

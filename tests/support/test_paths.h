@@ -3,7 +3,8 @@
 
 namespace tensorfold {
 
-extern const char kSourceDir[];   ///< The root of the tree.
-extern const char kSharedData[];  ///< Published tokenizers, templates and configs; tests skip where it does not exist.
+extern const char kSourceDir[];  ///< The root of the tree.
+extern const char
+    kSharedData[];  ///< Published tokenizers, templates and configs; tests skip where it does not exist.
 
 }  // namespace tensorfold

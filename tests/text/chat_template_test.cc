@@ -1,6 +1,5 @@
 // What surrounds the template language: variables, errors, a model folder's files, messages as requests send
 // them, dates, continuing a message, and rendering from several threads.
-#include "tests/support/test_paths.h"
 #include "text/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {

@@ -1,5 +1,4 @@
 // tests/text/tokenizer_cases.h
-#include "tests/support/test_paths.h"
 #include "tests/text/tokenizer_cases.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "base/hash.h"
+#include "tests/support/test_paths.h"
 #include "tests/support/zstd_file.h"
 #include "text/unicode.h"
 
