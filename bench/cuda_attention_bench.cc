@@ -91,7 +91,7 @@ void bench(const BenchCase& c, AttentionKernel kernel, double copy) {
                      .num_heads = heads,
                      .scale = 0.0625f,
                      .window = window};
-  const bool is_split = kernel == AttentionKernel::kSplit || kernel == AttentionKernel::kSplitApart;
+  const bool is_split = kernel == AttentionKernel::kSplit;
   const DeviceArray<std::byte> scratch(
       is_split ? static_cast<size_t>(attention_scratch_bytes(call, device_rows)) : 16);
   cudaStream_t stream;
@@ -112,14 +112,10 @@ void bench(const BenchCase& c, AttentionKernel kernel, double copy) {
   double pairs = 0;
   for (int64_t pos = context - rows; pos < context; ++pos)
     pairs += static_cast<double>(streams * (window > 0 ? std::min(window, pos + 1) : pos + 1));
-  const char* name = kernel == AttentionKernel::kSplitApart ? "apart"
-                     : is_split                             ? "split"
-                     : kernel == AttentionKernel::kSerial   ? "serial"
-                                                            : "wide";
   std::printf("attention,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", (long long)heads,
               (long long)kv_heads, (long long)head_dim, (long long)window, (long long)context,
-              (long long)streams, (long long)rows, name, ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy,
-              4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
+              (long long)streams, (long long)rows, is_split ? "split" : "wide", ms * 1e3, bytes / ms / 1e6,
+              bytes / ms / 1e6 / copy, 4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
   std::fflush(stdout);
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
@@ -146,18 +142,12 @@ int main() {
       c.context = context, c.rows = rows, c.streams = streams;
       bench(c, kernel, copy);
     };
-    for (int64_t context : {128, 1024, 8192, 32768, 131072}) {
-      run(AttentionKernel::kSplit, context, 1, 1);
-      if (context <= 1024 || h.window > 0) run(AttentionKernel::kSplitApart, context, 1, 1);
-    }
+    for (int64_t context : {128, 1024, 8192, 32768, 131072}) run(AttentionKernel::kSplit, context, 1, 1);
     for (int64_t context : {1024, 32768}) run(AttentionKernel::kSplit, context, 8, 1);
-    for (AttentionKernel kernel : {AttentionKernel::kSplit, AttentionKernel::kSplitApart})
-      run(kernel, 1024, 1, 32);
-    for (AttentionKernel kernel : {AttentionKernel::kSerial, AttentionKernel::kWide}) {
-      run(kernel, 512, 512, 1);
-      for (int64_t context : {2048, 8192}) run(kernel, context, context, 1);
-      run(kernel, 32768, 2048, 1);
-    }
+    run(AttentionKernel::kSplit, 1024, 1, 32);
+    run(AttentionKernel::kWide, 512, 512, 1);
+    for (int64_t context : {2048, 8192}) run(AttentionKernel::kWide, context, context, 1);
+    run(AttentionKernel::kWide, 32768, 2048, 1);
     run(AttentionKernel::kWide, 32768, 32768, 1);
   }
 }

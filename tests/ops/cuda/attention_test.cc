@@ -30,13 +30,11 @@ std::string to_string(const Case& c) {
                      fmt::join(c.lengths, " "));
 }
 
-constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSplitApart, AttentionKernel::kSerial,
-                                        AttentionKernel::kWide};
+constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kWide};
 const char* to_string(AttentionKernel kernel) {
   switch (kernel) {
-    case AttentionKernel::kSplit: return "split";
-    case AttentionKernel::kSplitApart: return "split, merged apart";
-    case AttentionKernel::kSerial: return "serial";
+    case AttentionKernel::kSplit:
+      return "split";
     case AttentionKernel::kWide: return "wide";
     case AttentionKernel::kAuto: break;
   }
@@ -253,7 +251,7 @@ TEST_F(CudaAttentionTest, IsSoftmaxAttentionWithinTheRoundingOfItsSteps) {
 TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
   for (const Case& c : kCases) {
     const World world(c, false), dirty(c, true);
-    const std::vector<bf16> all = world.attend(world.rows(0, world.num_rows()), AttentionKernel::kSerial);
+    const std::vector<bf16> all = world.attend(world.rows(0, world.num_rows()), AttentionKernel::kWide);
     const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
     for (AttentionKernel kernel : kKernels) {
       const std::string name = fmt::format("{}, {}", to_string(c), to_string(kernel));
@@ -308,10 +306,10 @@ TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
     for (int64_t count : {1, 2, 8, 16, 33, 70}) {
       for (int64_t first : {int64_t{0}, int64_t{60}, int64_t{125}, longest - count}) {
         const Rows rows = world.rows(first, count);
-        const std::vector<bf16> serial = world.attend(rows, AttentionKernel::kSerial);
+        const std::vector<bf16> wide = world.attend(rows, AttentionKernel::kWide);
         for (const SequenceRows& s : rows.sequences) {
           for (int64_t row = s.first_row; row<s.first_row + s.num_rows; row += s.num_rows> 8 ? 7 : 1) {
-            world.expect_row(serial, row, rows.sources[row], rows.positions[row], row % c.num_heads,
+            world.expect_row(wide, row, rows.sources[row], rows.positions[row], row % c.num_heads,
                              s.first_pos + s.num_rows);
             if (HasFatalFailure()) return;
           }
@@ -320,9 +318,9 @@ TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
           const std::string what =
               fmt::format("{}, {} rows from {}, {}", to_string(c), count, first, to_string(kernel));
           const std::vector<bf16> got = world.attend(rows, kernel);
-          ASSERT_EQ(std::memcmp(got.data(), serial.data(), serial.size() * sizeof(bf16)), 0) << what;
+          ASSERT_EQ(std::memcmp(got.data(), wide.data(), wide.size() * sizeof(bf16)), 0) << what;
           const std::vector<bf16> other = dirty.attend(dirty.rows(first, count), kernel);
-          ASSERT_EQ(std::memcmp(other.data(), serial.data(), serial.size() * sizeof(bf16)), 0)
+          ASSERT_EQ(std::memcmp(other.data(), wide.data(), wide.size() * sizeof(bf16)), 0)
               << what << ", other pages";
         }
       }
