@@ -66,6 +66,11 @@ CudaOps::~CudaOps() {
 
 Status CudaOps::check_linear(const LinearSpec& spec) const { return cuda::check_linear(spec); }
 
+Status CudaOps::check_experts(const ExpertsSpec& spec) const {
+  TF_RETURN_IF_ERROR(check_route(spec.num_experts, spec.num_experts_per_tok, spec.num_groups));
+  return cuda::check_experts(spec);
+}
+
 int64_t CudaOps::packed_bytes(const LinearSpec& spec) const { return cuda::packed_bytes(spec); }
 
 void CudaOps::pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const {
@@ -247,13 +252,11 @@ void CudaOps::softcap(View x, float limit) {
 
 void CudaOps::route(const RouteCall& call) {
   if (!fault_.ok() || call.router_logits.num_rows() == 0) return;
-  if (Status status = check_route(call); !status.ok()) return fail(std::move(status));
   launches_.add<launch_route>(route_launch(call));
 }
 
 void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
-  if (Status status = check_experts(call); !status.ok()) return fail(std::move(status));
   ExpertsKernel kernel = ExpertsKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = ExpertsKernel::kFewRows;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = ExpertsKernel::kManyRows;

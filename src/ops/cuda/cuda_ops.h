@@ -24,6 +24,7 @@ class CudaOps final : public Ops {
   ~CudaOps() override;
 
   Status check_linear(const LinearSpec& spec) const override;
+  Status check_experts(const ExpertsSpec& spec) const override;
   int64_t packed_bytes(const LinearSpec& spec) const override;
   void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const override;
 
