@@ -489,8 +489,8 @@ struct CudaOptions {
   bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
 };
 
-/// The cuda backend. kUnsupported where the build has none or the device is too old, kNotFound where it is
-/// not there.
+/// The cuda backend. kUnsupported where the build has none or the device is not of compute capability 9.0,
+/// kNotFound where it is not there.
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options);
 
 }  // namespace tensorfold
