@@ -81,6 +81,24 @@ TEST_P(SampleOnEveryIsa, RowsAreDrawnApart) {
   }
 }
 
+TEST_P(SampleOnEveryIsa, ANaNAtAnyTokenDrawsNothing) {
+  Random random(4);
+  const std::vector<SampleRow> rows = {
+      {.temperature = 0}, {}, {.top_k = 3}, {.top_p = 0.5f}, {.min_p = 0.1f}};
+  for (const int64_t n : {1, 2, 5, 64, 65, 1000}) {
+    for (const int64_t place : {int64_t{0}, std::min<int64_t>(1, n - 1), n / 2, n - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        std::vector<float> logits = logits_of_kind(0, n, random);
+        logits[(place + 1) % n] = kInf;
+        logits[place] = bits_as<float>(nan);
+        const std::vector<int32_t> none(rows.size(), -1);
+        EXPECT_EQ(draw(reference(), logits, rows), none) << n << " at " << place;
+        for (auto& ops : backends()) EXPECT_EQ(draw(*ops, logits, rows), none) << n << " at " << place;
+      }
+    }
+  }
+}
+
 TF_INSTANTIATE_FOR_EVERY_ISA(SampleOnEveryIsa);
 
 // Truth tables.

@@ -454,6 +454,26 @@ TEST(CudaSample, RowsOfAllKindsShareALaunchAndAreDrawnAsAlone) {
   }
 }
 
+TEST(CudaSample, ANaNAtAnyTokenDrawsNothing) {
+  if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
+  Random random(9);
+  const std::vector<SampleRow> rows = {
+      {.temperature = 0}, {}, {.top_k = 3}, {.top_p = 0.5f}, {.min_p = 0.1f}};
+  for (const int64_t n : {1, 5, 5003, 248320}) {
+    const int64_t slice = (n + 4 * kSampleBlocks - 1) / (4 * kSampleBlocks) * 4;  // Of a block.
+    for (const int64_t place : {int64_t{0}, std::min(slice, n - 1), std::min(slice - 1, n - 1), n - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        std::vector<float> logits = logits_of_kind(0, n, random);
+        logits[(place + 1) % n] = kInf;
+        logits[place] = bits_as<float>(nan);
+        const DeviceArray<float> on_device(logits);
+        EXPECT_EQ(draw_on_device(on_device, 0, n, 0, rows), std::vector<int32_t>(rows.size(), -1))
+            << n << " at " << place;
+      }
+    }
+  }
+}
+
 TEST(CudaSample, AGraphServesRowsOfOtherKinds) {
   if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
   const MixedRows first(4001, 3, 7);
