@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "ops/cpu/sample_kernels.h"
-#include "ops/cpu/split.h"
 #include "ops/cpu/top_candidates.h"
 #include "ops/sampling_math.h"
 #include "ops/token_probability.h"
@@ -140,7 +139,8 @@ class RowSampler {
 
 }  // namespace
 
-void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
+void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+            std::span<float> probabilities) {
   const SampleKernels kernels = sample_kernels(cpu.isa);
   const int64_t vocab_size = logits.dim(1), num_rows = static_cast<int64_t>(rows.size());
   const int64_t num_tasks = std::min<int64_t>(num_rows, cpu.pool.num_threads());
@@ -151,17 +151,11 @@ void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<c
   cpu.pool.run(num_tasks, [&](int64_t task) {
     RowSampler sampler(kernels, lists[task]);
     for (int64_t i; (i = next_row.fetch_add(1, std::memory_order_relaxed)) < num_rows;) {
-      tokens[i] = sampler.sample(logits.row<const float>(i), vocab_size, rows[i]);
+      const float* row = logits.row<const float>(i);
+      tokens[i] = sampler.sample(row, vocab_size, rows[i]);
+      if (!probabilities.empty())
+        probabilities[i] = tokens[i] < 0 ? 0.0f : token_probability(row, vocab_size, tokens[i]);
     }
-  });
-}
-
-void token_probabilities(CpuContext& cpu, std::span<float> probabilities, View logits,
-                         std::span<const int32_t> tokens) {
-  const int64_t vocab_size = logits.dim(1);
-  for_row_blocks(cpu.pool, static_cast<int64_t>(tokens.size()), vocab_size, [&](int64_t i) {
-    probabilities[i] =
-        tokens[i] < 0 ? 0.0f : token_probability(logits.row<const float>(i), vocab_size, tokens[i]);
   });
 }
 
