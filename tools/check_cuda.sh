@@ -160,7 +160,8 @@ run_part() {
 # ---- what the parts need
 
 if [ -z "$built" ]; then
-  tools/install_dependencies.sh build || echo "check_cuda: packages are missing and could not be installed; building all the same"
+  # Where nothing can be fetched, retries would eat the minutes that the machine is there for.
+  timeout 120 tools/install_dependencies.sh build || echo "check_cuda: packages could not be installed; building all the same"
   targets=()
   for part in "${parts[@]}"; do
     case $part in

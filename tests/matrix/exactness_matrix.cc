@@ -1,7 +1,7 @@
 // The exactness matrix (testing.md): every variation that must not change a byte, for every model, in one
 // table.
 //
-//   exactness_matrix                     the fixtures of tests/golden/models and some toy checkpoints, as in CTest
+//   exactness_matrix                     the fixtures of tests/golden/models and some toys, as in CTest
 //   exactness_matrix --model FOLDER ...  checkpoints of any size, by hand
 //     --tokens N         longest reply (72)
 //     --slow             also what is slow on a large model (the reference ops)
