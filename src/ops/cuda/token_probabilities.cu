@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous_kernel();
   __shared__ float largest_of_warps[kWarps], sums_of_warps[kWarps];
   const float* logits = p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride;
-  const int32_t token = __ldcg(p.tokens + blockIdx.x);  // Early: it may come from the host's memory.
+  // By the thread that needs it, and early: it may come from the host's memory.
+  const int32_t token = threadIdx.x == 0 ? __ldcg(p.tokens + blockIdx.x) : -1;
   float largest = logits[0];
   for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads) largest = fmaxf(largest, logits[v]);
   largest = over_block(largest, largest_of_warps, [](float a, float b) { return fmaxf(a, b); });
