@@ -328,5 +328,37 @@ TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
   }
 }
 
+// On the host.
+
+TEST(CudaAttentionLaunchTest, FewQueryRowsOfAKvHeadAreSplitAndManyAreNot) {
+  const auto is_split = [](int64_t num_heads, int64_t num_kv_heads, int64_t max_rows,
+                           AttentionKernel kernel) {
+    const KvPages pages{.shape = {num_kv_heads, 128, DType::kBF16}};
+    const int64_t columns = num_heads * 128;
+    const AttentionCall call{.out = View(nullptr, DType::kBF16, {max_rows, columns}),
+                             .q = View(nullptr, DType::kBF16, {max_rows, columns}),
+                             .pages = &pages,
+                             .rows = {},
+                             .num_heads = num_heads};
+    const AttentionRows rows{.num_sequences = 1, .max_rows = max_rows, .num_rows = max_rows, .max_end = 4096};
+    return attention_launch(call, rows, nullptr, kernel).is_split;
+  };
+  EXPECT_TRUE(is_split(8, 8, 64, AttentionKernel::kAuto));
+  EXPECT_FALSE(is_split(8, 8, 65, AttentionKernel::kAuto));
+  EXPECT_TRUE(is_split(32, 4, 8, AttentionKernel::kAuto));
+  EXPECT_FALSE(is_split(32, 4, 9, AttentionKernel::kAuto));
+  EXPECT_TRUE(is_split(32, 4, 900, AttentionKernel::kSplit));
+  EXPECT_FALSE(is_split(32, 4, 1, AttentionKernel::kWide));
+}
+
+TEST(CudaAttentionLaunchTest, CachesThatTheKernelsDoNotTakeAreRefused) {
+  for (const int64_t head_dim : {8, 64, 80, 256})
+    EXPECT_TRUE(check_kv_shape({2, head_dim, DType::kBF16}).ok());
+  EXPECT_EQ(check_kv_shape({2, 264, DType::kBF16}).message(),
+            "head_dim 264: CUDA takes multiples of 8 up to 256; the CPU any (--device cpu)");
+  EXPECT_FALSE(check_kv_shape({2, 60, DType::kBF16}).ok());
+  EXPECT_EQ(check_kv_shape({2, 64, DType::kF32}).code(), StatusCode::kUnsupported);
+}
+
 }  // namespace
 }  // namespace tensorfold::cuda
