@@ -43,6 +43,7 @@ folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 log=$folder/log
 failed=()
+not_run=()
 
 # step NAME SECONDS COMMAND...: what the command prints goes to the record as it comes, and to $log. `check`, a function's
 # name, must then hold too.
@@ -93,9 +94,10 @@ has_summary() {
 # Then a tool and a program. Op tests that are for the host alone are no error.
 sanitizer=(compute-sanitizer --error-exitcode 9 --print-limit 5 --require-cuda-init no --tool)
 
+# need_sanitizer PART
 need_sanitizer() {
   command -v compute-sanitizer >/dev/null && return
-  echo "compute-sanitizer is not installed; not run"
+  not_run+=("$1: compute-sanitizer is not installed")
   false
 }
 
@@ -143,13 +145,13 @@ run_part() {
     doctor) check=has_exact_gpu step doctor 300 "$built/tensorfold" doctor ;;
     ops*) check=nothing_skipped run_tests "" "$word" ;;
     memcheck*)
-      if need_sanitizer; then check=nothing_skipped run_tests " memcheck" "$word" "${sanitizer[@]}" memcheck; fi ;;
+      if need_sanitizer memcheck; then check=nothing_skipped run_tests " memcheck" "$word" "${sanitizer[@]}" memcheck; fi ;;
     matrix*)
       # 40 tokens: two pages, as the records in bench/results. The fixtures are here wherever the program was built.
       check=has_columns step "matrix${word:+ $word}" 560 "$built/tests/matrix/exactness_matrix" --device cuda --tokens 40 \
         --fixtures tests/golden/models ${word:+--part "$word"} ;;
     sanitizer*)
-      if need_sanitizer; then
+      if need_sanitizer sanitizer; then
         if [ -n "$word" ]; then check=has_summary run_models "$word"; else check=has_summary run_models memcheck racecheck; fi
       fi ;;
     bench*) run_benches "$word" ;;
@@ -176,8 +178,9 @@ if [ -z "$built" ]; then
   built=build/cuda
 fi
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || echo "nvidia-smi does not run here"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi does not run here"
 echo "$(date -u +%F) $(git describe --always --dirty 2>/dev/null || true)"
 for part in "${parts[@]}"; do run_part "$part"; done
+[ ${#not_run[@]} = 0 ] || printf 'not run: %s\n' "${not_run[@]}"
 if [ ${#failed[@]} != 0 ]; then printf 'failed: %s\n' "${failed[@]}"; exit 1; fi
-echo "all passed"
+[ ${#not_run[@]} = 0 ] && echo "all passed" || echo "all others passed"
