@@ -7,38 +7,11 @@
 #include <numeric>
 #include <vector>
 
+#include "bench/cuda_bench_util.h"
 #include "ops/cuda/attention.h"
-#include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
-
-/// Median milliseconds of `repeats` timed calls after warm-up.
-template <class Call>
-double median_ms(int repeats, const Call& call) {
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<float> times(repeats);
-  for (float& ms : times) {
-    cuda_check(cudaEventRecord(begin));
-    call();
-    cuda_check(cudaEventRecord(end));
-    cuda_check(cudaEventSynchronize(end));
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-  }
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[repeats / 2];
-}
-
-double copy_gb_per_s() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms =
-      median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
-  return 2.0 * kBytes / ms / 1e6;
-}
 
 /// The last `rows` positions of `streams` sequences of `context` tokens. As many layers' caches as keep them
 /// out of L2 are taken in turn, as one graph.
@@ -54,13 +27,11 @@ void bench(const BenchCase& c, AttentionKernel kernel, double copy) {
   const int64_t page_bytes = cuda_kv_page_bytes(shape),
                 pages_each = (context + kPageTokens - 1) / kPageTokens;
   const int64_t bytes = 2 * page_bytes * pages_each * streams;
-  const int layers =
-      rows > 64 ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes, 2, 64));
-  DeviceArray<bf16> memory(random_bf16(static_cast<size_t>(page_bytes), 1));
-  DeviceArray<std::byte> pages(static_cast<size_t>(bytes * layers));
-  for (int64_t at = 0; at < bytes * layers; at += 2 * page_bytes)
-    cuda_check(cudaMemcpyAsync(pages.data() + at, memory.data(), static_cast<size_t>(2 * page_bytes),
-                               cudaMemcpyDeviceToDevice));
+  const int64_t layers = rows > 64 ? 2 : num_rotating_buffers(bytes);
+  const DeviceArray<std::byte> pages(static_cast<size_t>(bytes * layers));
+  const std::vector<bf16> page = random_bf16(static_cast<size_t>(page_bytes), 1);
+  const auto* page_begin = reinterpret_cast<const std::byte*>(page.data());
+  fill_with_copies(pages, std::vector<std::byte>(page_begin, page_begin + 2 * page_bytes));
   std::vector<int32_t> table(pages_each), positions;
   std::vector<std::vector<int32_t>> tables;
   std::vector<SequenceRows> sequences;
@@ -91,39 +62,21 @@ void bench(const BenchCase& c, AttentionKernel kernel, double copy) {
                      .num_heads = heads,
                      .scale = 0.0625f,
                      .window = window};
-  const bool is_split = kernel == AttentionKernel::kSplit || kernel == AttentionKernel::kSplitApart;
+  const bool is_split = kernel == AttentionKernel::kSplit;
   const DeviceArray<std::byte> scratch(
       is_split ? static_cast<size_t>(attention_scratch_bytes(call, device_rows)) : 16);
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int layer = 0; layer < layers; ++layer) {
+  const double ms = graph_ms(layers, rows > 64 ? 5 : 11, [&](cudaStream_t stream, int64_t layer) {
     kv.k = pages.data() + layer * bytes, kv.v = kv.k + page_bytes;
     attention(stream, call, device_rows, scratch.data(), kernel);
-  }
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda_check(cudaStreamEndCapture(stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  const double ms =
-      median_ms(rows > 64 ? 5 : 11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
-  cuda_check(cudaGetLastError());
-  cuda_check(cudaDeviceSynchronize());
+  });
   double pairs = 0;
   for (int64_t pos = context - rows; pos < context; ++pos)
     pairs += static_cast<double>(streams * (window > 0 ? std::min(window, pos + 1) : pos + 1));
-  const char* name = kernel == AttentionKernel::kSplitApart ? "apart"
-                     : is_split                             ? "split"
-                     : kernel == AttentionKernel::kSerial   ? "serial"
-                                                            : "wide";
   std::printf("attention,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%.2f,%.0f,%.3f,%.1f\n", (long long)heads,
               (long long)kv_heads, (long long)head_dim, (long long)window, (long long)context,
-              (long long)streams, (long long)rows, name, ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy,
-              4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
+              (long long)streams, (long long)rows, is_split ? "split" : "wide", ms * 1e3, bytes / ms / 1e6,
+              bytes / ms / 1e6 / copy, 4.0 * pairs * static_cast<double>(columns) / ms / 1e9);
   std::fflush(stdout);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 }  // namespace
@@ -146,18 +99,12 @@ int main() {
       c.context = context, c.rows = rows, c.streams = streams;
       bench(c, kernel, copy);
     };
-    for (int64_t context : {128, 1024, 8192, 32768, 131072}) {
-      run(AttentionKernel::kSplit, context, 1, 1);
-      if (context <= 1024 || h.window > 0) run(AttentionKernel::kSplitApart, context, 1, 1);
-    }
+    for (int64_t context : {128, 1024, 8192, 32768, 131072}) run(AttentionKernel::kSplit, context, 1, 1);
     for (int64_t context : {1024, 32768}) run(AttentionKernel::kSplit, context, 8, 1);
-    for (AttentionKernel kernel : {AttentionKernel::kSplit, AttentionKernel::kSplitApart})
-      run(kernel, 1024, 1, 32);
-    for (AttentionKernel kernel : {AttentionKernel::kSerial, AttentionKernel::kWide}) {
-      run(kernel, 512, 512, 1);
-      for (int64_t context : {2048, 8192}) run(kernel, context, context, 1);
-      run(kernel, 32768, 2048, 1);
-    }
+    run(AttentionKernel::kSplit, 1024, 1, 32);
+    run(AttentionKernel::kWide, 512, 512, 1);
+    for (int64_t context : {2048, 8192}) run(AttentionKernel::kWide, context, context, 1);
+    run(AttentionKernel::kWide, 32768, 2048, 1);
     run(AttentionKernel::kWide, 32768, 32768, 1);
   }
 }

@@ -9,39 +9,13 @@
 #include <set>
 #include <vector>
 
+#include "bench/cuda_bench_util.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/route.h"
-#include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
-
-/// Median milliseconds of `repeats` timed calls after warm-up.
-double median_ms(int repeats, const std::function<void()>& call) {
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<float> times(repeats);
-  for (float& ms : times) {
-    cuda_check(cudaEventRecord(begin));
-    call();
-    cuda_check(cudaEventRecord(end));
-    cuda_check(cudaEventSynchronize(end));
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-  }
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[repeats / 2];
-}
-
-double copy_gb_per_s() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms =
-      median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
-  return 2.0 * kBytes / ms / 1e6;
-}
 
 struct Model {
   const char* name;
@@ -66,11 +40,7 @@ class Projection {
     const RandomMatrix matrix(spec, 3);
     std::vector<std::byte> one(static_cast<size_t>(stride_));
     pack_linear(spec, matrix.source(), {one.data(), static_cast<size_t>(packed_bytes(spec))});
-    cuda_check(cudaMemcpy(bytes_.data(), one.data(), one.size(), cudaMemcpyHostToDevice));
-    // Doubled until full.
-    for (size_t done = one.size(); done < bytes_.size(); done *= 2)
-      cuda_check(cudaMemcpy(bytes_.data() + done, bytes_.data(), std::min(done, bytes_.size() - done),
-                            cudaMemcpyDeviceToDevice));
+    fill_with_copies(bytes_, one);
     for (int64_t i = 0; i < layers * num_experts; ++i) {
       const std::byte* data = bytes_.data() + i * stride_;
       weights_.push_back(
@@ -106,25 +76,6 @@ std::vector<int32_t> random_ids(int64_t rows, const Model& model) {
     ids.insert(ids.end(), of_row.begin(), of_row.end());
   }
   return ids;
-}
-
-/// Milliseconds of one call of `launch(layer)`, all layers run as one graph.
-double graph_ms(int64_t layers, int repeats, const std::function<void(cudaStream_t, int64_t)>& launch) {
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int64_t layer = 0; layer < layers; ++layer) launch(stream, layer);
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda_check(cudaStreamEndCapture(stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  const double ms = median_ms(repeats, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
-  cuda_check(cudaGetLastError());
-  cuda_check(cudaDeviceSynchronize());
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  return ms;
 }
 
 void bench(const Model& model, const std::vector<int64_t>& row_counts, double copy) {

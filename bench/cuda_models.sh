@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed of whole models on a CUDA device: random weights in the shapes of published ones, made in memory, one after the
+# Speed of whole models on a CUDA device: random weights in the shapes of published ones, made on the spot, one after the
 # other. Every share is of the copy bandwidth measured in the same run. Usage: bench/cuda_models.sh [BUILD_FOLDER] [NAME...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,7 +7,10 @@ built=${1:-build/cuda}
 shift || true
 models=("$@")
 [ ${#models[@]} != 0 ] || models=(Qwen3.8-27B Qwen3.6-35B-A3B NVIDIA-Nemotron-3-Nano-30B-A3B gpt-oss-20b)
-folder=$(mktemp -d -p "${TENSORFOLD_BENCH_DIR:-/dev/shm}")
+# In memory where that has room for the largest (20 GB), else on disk; TENSORFOLD_BENCH_DIR says where instead.
+room_kb=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
+parent=$([ "${room_kb:-0}" -gt 24000000 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")
+folder=$(mktemp -d -p "${TENSORFOLD_BENCH_DIR:-$parent}")
 trap 'rm -rf "$folder"' EXIT
 
 for model in "${models[@]}"; do

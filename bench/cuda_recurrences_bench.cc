@@ -5,37 +5,11 @@
 #include <functional>
 #include <vector>
 
+#include "bench/cuda_bench_util.h"
 #include "ops/cuda/recurrences.h"
-#include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
-
-/// Median milliseconds of `repeats` timed calls after warm-up.
-double median_ms(int repeats, const std::function<void()>& call) {
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<float> times(repeats);
-  for (float& ms : times) {
-    cuda_check(cudaEventRecord(begin));
-    call();
-    cuda_check(cudaEventRecord(end));
-    cuda_check(cudaEventSynchronize(end));
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-  }
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[repeats / 2];
-}
-
-double copy_gb_per_s() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms =
-      median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
-  return 2.0 * kBytes / ms / 1e6;
-}
 
 /// Random numbers, a block of them over and over.
 class RandomRows {
@@ -46,10 +20,7 @@ class RandomRows {
     std::normal_distribution<float> normal;
     std::vector<float> block(std::min<size_t>(values_.size(), size_t{1} << 20));
     for (float& v : block) v = normal(random);
-    for (size_t at = 0; at < values_.size(); at += block.size()) {
-      cuda_check(cudaMemcpy(values_.data() + at, block.data(),
-                            4 * std::min(block.size(), values_.size() - at), cudaMemcpyHostToDevice));
-    }
+    fill_with_copies(values_, block);
   }
   View view() const { return View(values_.data(), DType::kF32, {rows_, columns_}); }
   View vector() const { return View(values_.data(), DType::kF32, {rows_ * columns_}); }
@@ -90,14 +61,9 @@ void time_layers(const Case& c, const char* name, double row_bytes, double state
   rows.sequences = device_sequences.data();
   const RecurrentShape shape = c.shape();
   const int64_t slot_floats = (shape.matrix_floats() + shape.conv_floats() + 15) / 16 * 16;
-  const int layers = c.rows > 64 ? 1
-                                 : static_cast<int>(std::clamp<int64_t>(
-                                       (int64_t{400} << 20) / (4 * slot_floats * c.streams), 2, 64));
+  const int64_t layers = c.rows > 64 ? 1 : num_rotating_buffers(4 * slot_floats * c.streams);
   const RandomRows memory(layers * c.streams, slot_floats, 9);
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int layer = 0; layer < layers; ++layer) {
+  const double ms = graph_ms(layers, c.rows > 64 ? 5 : 11, [&](cudaStream_t stream, int64_t layer) {
     float* first = memory.data() + layer * c.streams * slot_floats;
     op(stream,
        {.shape = shape,
@@ -106,24 +72,13 @@ void time_layers(const Case& c, const char* name, double row_bytes, double state
         .slot_stride_bytes = 4 * slot_floats,
         .num_slots = c.streams},
        rows);
-  }
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda_check(cudaStreamEndCapture(stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  const double ms =
-      median_ms(c.rows > 64 ? 5 : 11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / layers;
-  cuda_check(cudaGetLastError());
-  cuda_check(cudaDeviceSynchronize());
+  });
   const double total_rows = static_cast<double>(c.rows * c.streams),
                bytes = row_bytes * total_rows + state_bytes * c.streams;
   std::printf("%s,%lld,%lld,%lld,%lld,%lld,%lld,%.2f,%.4f,%.0f,%.3f\n", name, (long long)c.heads,
               (long long)c.keys, (long long)c.key_dim, (long long)c.value_dim, (long long)c.streams,
               (long long)c.rows, ms * 1e3, ms * 1e3 / total_rows, bytes / ms / 1e6, bytes / ms / 1e6 / copy);
   std::fflush(stdout);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 void bench(const Case& c, double copy) {

@@ -1,12 +1,11 @@
 // Speed of sample() on CUDA: microseconds a launch, as a graph of launches over logits that rotate through
 // more memory than L2 holds. Rows as requests ask for them, and the two worst for the search: all logits
 // equal, and a cut that takes every digit of key and token.
-#include <algorithm>
 #include <cstdio>
 #include <vector>
 
+#include "bench/cuda_bench_util.h"
 #include "ops/cuda/sample.h"
-#include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -37,37 +36,11 @@ double time_case(const Case& c, const DeviceArray<float>& logits, int64_t num_ro
   const DeviceArray<DeviceSampleRow> device_rows(rows);
   const DeviceArray<int32_t> tokens(static_cast<size_t>(num_rows));
   const auto passes = static_cast<int64_t>(logits.size()) / (num_rows * vocab_size);
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int64_t i = 0; i < passes; ++i) {
+  const double ms = graph_ms(passes, 11, [&](cudaStream_t stream, int64_t i) {
     const View view(logits.data() + i * num_rows * vocab_size, DType::kF32, {num_rows, vocab_size});
     launch_sample(stream, sample_launch(tokens.data(), view, device_rows.data()));
-  }
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda_check(cudaStreamEndCapture(stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 14; ++i) {
-    cuda_check(cudaEventRecord(begin, stream));
-    cuda_check(cudaGraphLaunch(executable, stream));
-    cuda_check(cudaEventRecord(end, stream));
-    cuda_check(cudaEventSynchronize(end));
-    float ms;
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 3) times.push_back(ms);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2] * 1e3 / static_cast<double>(passes);
+  });
+  return ms * 1e3;
 }
 
 void bench() {

@@ -7,40 +7,14 @@
 #include <functional>
 #include <vector>
 
+#include "bench/cuda_bench_util.h"
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/norms.h"
 #include "ops/cuda/rope.h"
-#include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
-
-/// Median milliseconds of `repeats` timed calls after warm-up.
-double median_ms(int repeats, const std::function<void()>& call) {
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<float> times(repeats);
-  for (float& ms : times) {
-    cuda_check(cudaEventRecord(begin));
-    call();
-    cuda_check(cudaEventRecord(end));
-    cuda_check(cudaEventSynchronize(end));
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-  }
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[repeats / 2];
-}
-
-double copy_gb_per_s() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms =
-      median_ms(10, [&] { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
-  return 2.0 * kBytes / ms / 1e6;
-}
 
 /// Device memory full of random floats, dealt out from the start again when it is used up.
 class Memory {
@@ -50,9 +24,7 @@ class Memory {
     std::normal_distribution<float> normal;
     std::vector<float> block(size_t{1} << 20);
     for (float& v : block) v = normal(random);
-    for (size_t at = 0; at < kFloats; at += block.size()) {
-      cuda_check(cudaMemcpy(values_.data() + at, block.data(), 4 * block.size(), cudaMemcpyHostToDevice));
-    }
+    fill_with_copies(values_, block);
   }
   View next(int64_t rows, int64_t columns, DType dtype = DType::kF32) {
     const int64_t floats = (rows * columns + 63) / 64 * 64;
@@ -72,23 +44,10 @@ class Memory {
 void time_launches(const char* name, int64_t rows, int64_t columns, double bytes, double copy,
                    const std::function<void(Stream)>& launch) {
   constexpr int kLaunches = 32;
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream));
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kLaunches; ++i) launch(stream);
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda_check(cudaStreamEndCapture(stream, &graph));
-  cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-  const double ms = median_ms(11, [&] { cuda_check(cudaGraphLaunch(executable, nullptr)); }) / kLaunches;
-  cuda_check(cudaGetLastError());
-  cuda_check(cudaDeviceSynchronize());
+  const double ms = graph_ms(kLaunches, 11, [&](cudaStream_t stream, int64_t) { launch(stream); });
   std::printf("%s,%lld,%lld,%.2f,%.0f,%.3f\n", name, static_cast<long long>(rows),
               static_cast<long long>(columns), ms * 1e3, bytes / ms / 1e6, bytes / ms / 1e6 / copy);
   std::fflush(stdout);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 void bench_norms(Memory& memory, int64_t rows, double copy) {

@@ -55,6 +55,7 @@ Json to_json(const Diagnosis& d) {
     entry.set("num_outputs", check.rows.num_outputs);
     entry.set("num_different", check.rows.num_different);
     entry.set("ok", is_healthy(check));
+    if (!check.status.ok()) entry.set("refusal", check.status.message());
     cuda.push_back(std::move(entry));
   }
   Json json = Json::object();

@@ -168,7 +168,10 @@ int num_cuda_devices() {
   return count;
 }
 
-Result<CudaDeviceInfo> describe_cuda_device(int ordinal) {
+namespace {
+
+/// Everything but the free memory.
+Result<CudaDeviceInfo> properties_of(int ordinal) {
   const int count = num_cuda_devices();
   if (ordinal < 0 || ordinal >= count) {
     return not_found("cuda:{}: no such device; {}", ordinal,
@@ -177,15 +180,24 @@ Result<CudaDeviceInfo> describe_cuda_device(int ordinal) {
   }
   cudaDeviceProp properties;
   TF_RETURN_IF_ERROR(to_status(cudaGetDeviceProperties(&properties, ordinal), "the device's properties"));
-  TF_RETURN_IF_ERROR(to_status(cudaSetDevice(ordinal), "choosing the device"));
-  size_t free = 0, total = 0;
-  TF_RETURN_IF_ERROR(to_status(cudaMemGetInfo(&free, &total), "the device's free memory"));
   return CudaDeviceInfo{.name = properties.name,
                         .major = properties.major,
                         .minor = properties.minor,
                         .num_multiprocessors = properties.multiProcessorCount,
-                        .total_bytes = static_cast<int64_t>(total),
-                        .free_bytes = static_cast<int64_t>(free)};
+                        .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+                        .free_bytes = 0};
+}
+
+}  // namespace
+
+Result<CudaDeviceInfo> describe_cuda_device(int ordinal) {
+  TF_ASSIGN_OR_RETURN(CudaDeviceInfo info, properties_of(ordinal));
+  TF_RETURN_IF_ERROR(to_status(cudaSetDevice(ordinal), "choosing the device"));
+  size_t free = 0, total = 0;
+  TF_RETURN_IF_ERROR(to_status(cudaMemGetInfo(&free, &total), "the device's free memory"));
+  info.total_bytes = static_cast<int64_t>(total);
+  info.free_bytes = static_cast<int64_t>(free);
+  return info;
 }
 
 Result<double> measure_copy_bandwidth(Device& cuda_device) {
@@ -212,11 +224,10 @@ Result<double> measure_copy_bandwidth(Device& cuda_device) {
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options) {
+  // First, and without a context on the device, which may fail for reasons that say less.
+  TF_ASSIGN_OR_RETURN(const CudaDeviceInfo known, properties_of(options.ordinal));
+  TF_RETURN_IF_ERROR(check_compute_capability(options.ordinal, known));
   TF_ASSIGN_OR_RETURN(const CudaDeviceInfo info, describe_cuda_device(options.ordinal));
-  if (info.major != 9) {
-    return unsupported("cuda:{} ({}) has compute capability {}.{}; the kernels of this build are for 9.0",
-                       options.ordinal, info.name, info.major, info.minor);
-  }
   const int64_t most = std::max<int64_t>(info.free_bytes - kReserve_bytes, 0);
   if (options.memory_bytes > most) {
     return make_error(StatusCode::kOutOfMemory, "cuda:{} has {} MB of memory free, not the {} MB asked for",

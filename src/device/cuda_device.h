@@ -14,11 +14,10 @@ struct CudaDeviceOptions {
   int64_t memory_bytes = 0;  ///< At most this much is allocated; 0: what is free, less a reserve for the runtime.
 };
 
-/// kNotFound where there is no such device, kUnsupported (naming it) where its compute capability is below what the
-/// kernels were built for.
+/// kNotFound where there is no such device, kUnsupported where check_compute_capability() says so.
 ///
-/// Every copy and zero() is ordered before the work that is launched afterwards on blocking streams of the device;
-/// zero() and copy() do not wait for it.
+/// Every copy and zero() is ordered before the work that is launched afterwards on blocking streams of the
+/// device; zero() and copy() do not wait for it.
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options);
 
 /// What the runtime says of a device.
@@ -29,6 +28,10 @@ struct CudaDeviceInfo {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
 };
+
+/// kUnsupported, naming the device, its compute capability and what is supported, where the kernels do not
+/// run on it: they use instructions that exist in 9.0 alone, neither before nor after it.
+Status check_compute_capability(int ordinal, const CudaDeviceInfo& device);
 
 /// Devices that the driver offers; none where there is no driver.
 int num_cuda_devices();

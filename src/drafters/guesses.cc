@@ -24,8 +24,7 @@ void GuessSampler::draw(Ops& ops, std::span<DraftTask* const> tasks) {
   probabilities_.assign(tasks.size(), 0.0f);
   if (tasks.empty()) return;
   const View drawable = logits(std::ssize(tasks)).columns(0, limits_.num_tokens);
-  ops.sample(drawn_, drawable, rows_);
-  ops.token_probabilities(probabilities_, drawable, drawn_);
+  ops.sample(drawn_, drawable, rows_, probabilities_);
 }
 
 void GuessSampler::append(std::vector<DraftTask*>& tasks, std::vector<int32_t>& kept) {

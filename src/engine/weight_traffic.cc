@@ -56,8 +56,7 @@ class CountingOps final : public Ops {
   void softcap(View, float) override {}
   void route(const RouteCall&) override {}
   void gather_rows(View, View, std::span<const int32_t>) override {}
-  void sample(std::span<int32_t>, View, std::span<const SampleRow>) override {}
-  void token_probabilities(std::span<float>, View, std::span<const int32_t>) override {}
+  void sample(std::span<int32_t>, View, std::span<const SampleRow>, std::span<float>) override {}
   void top_tokens(std::span<int32_t>, std::span<float>, View, int64_t) override {}
 
  private:

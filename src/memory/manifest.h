@@ -73,7 +73,10 @@ struct VectorBinding {
 /// gate: -1.
 struct ExpertsBinding {
   int layer = kOutsideLayers;
+  std::string name;  ///< "layer 3 mlp": for messages.
   int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;  ///< As ExpertsSpec.
+  int64_t num_groups = 1;           ///< As ExpertsSpec.
   int32_t first_gate_proj = -1;
   int32_t first_up_proj = -1;
   int32_t first_down_proj = -1;

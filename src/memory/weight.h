@@ -60,6 +60,17 @@ struct ExpertsWeight {
   std::span<const LinearWeight> down_proj;
 };
 
+/// A sparse layer, independent of any backend: X experts of one shape and format, of which a router chooses k
+/// for each row.
+struct ExpertsSpec {
+  int64_t num_experts = 0;          ///< X.
+  int64_t num_experts_per_tok = 0;  ///< k.
+  int64_t num_groups = 1;           ///< In which the router chooses.
+  LinearSpec gate_proj;             ///< [I, E] of one expert; out 0 where the experts have none.
+  LinearSpec up_proj;               ///< [I, E].
+  LinearSpec down_proj;             ///< [E, I].
+};
+
 /// How a backend lays a matrix out in the order its kernels read. Implemented by each ops backend.
 /// Thread-safe.
 class WeightPacker {
@@ -68,6 +79,13 @@ class WeightPacker {
 
   /// Whether linear() of this backend takes the spec; otherwise kUnsupported naming the spec.
   virtual Status check_linear(const LinearSpec& spec) const = 0;
+
+  /// Whether route() and experts() of this backend take such a layer; otherwise kUnsupported naming what they
+  /// do not. Its matrices are for check_linear().
+  virtual Status check_experts(const ExpertsSpec& spec) const {
+    (void)spec;
+    return {};
+  }
 
   /// Bytes of the packed matrix, a multiple of 64.
   virtual int64_t packed_bytes(const LinearSpec& spec) const = 0;

@@ -62,6 +62,14 @@ float float_at(DType dtype, const std::byte* values, int64_t i) {
   return dtype == DType::kF16 ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
+ExpertsBinding unbound_experts(int layer, const ExpertsDeclaration& d) {
+  return {.layer = layer,
+          .name = display_name(d.module),
+          .num_experts = d.num_experts,
+          .num_experts_per_tok = d.num_experts_per_tok,
+          .num_groups = d.num_groups};
+}
+
 }  // namespace
 
 WeightTable::WeightTable(std::string family, const Checkpoint& checkpoint,
@@ -348,7 +356,7 @@ LinearId WeightTable::declare_linear(int layer, const LinearDeclaration& d) {
 }
 
 ExpertsId WeightTable::declare_experts(int layer, const ExpertsDeclaration& d) {
-  ExpertsBinding binding{.layer = layer, .num_experts = d.num_experts};
+  ExpertsBinding binding = unbound_experts(layer, d);
   const auto add = [&](const char* projection, int64_t out, int64_t in) {
     declared_.push_back({.kind = DeclaredWeight::Kind::kExperts,
                          .layer = layer,
@@ -551,7 +559,7 @@ Status WeightTable::bind_experts(const ExpertsDeclaration& d, ExpertsBinding& bi
 
 ExpertsId WeightTable::experts(int layer, const ExpertsDeclaration& declaration) {
   if (checkpoint_ == nullptr) return declare_experts(layer, declaration);
-  ExpertsBinding binding{.layer = layer, .num_experts = declaration.num_experts};
+  ExpertsBinding binding = unbound_experts(layer, declaration);
   if (Status status = bind_experts(declaration, binding); !status.ok()) {
     note(std::move(status));
     return {};

@@ -58,6 +58,8 @@ struct ExpertsDeclaration {
   bool has_gate = true;
   bool has_bias = false;
   bool is_interleaved = false;
+  int64_t num_experts_per_tok = 1;  ///< What the layer's router chooses: for the backend to check.
+  int64_t num_groups = 1;           ///< The same.
 };
 
 /// What a model wants to find, as it declared it to a table without a checkpoint.

@@ -297,10 +297,27 @@ View view_of(const VectorBinding& vector, std::byte* data) {
   return View(data, DType::kF32, {vector.num_rows, vector.size / vector.num_rows});
 }
 
+/// The first expert speaks for all: a layer's have one format.
+ExpertsSpec spec_of(const Manifest& manifest, const ExpertsBinding& experts) {
+  const auto spec_at = [&](int32_t index) {
+    return index < 0 ? LinearSpec() : manifest.linears[static_cast<size_t>(index)].spec;
+  };
+  return {.num_experts = experts.num_experts,
+          .num_experts_per_tok = experts.num_experts_per_tok,
+          .num_groups = experts.num_groups,
+          .gate_proj = spec_at(experts.first_gate_proj),
+          .up_proj = spec_at(experts.first_up_proj),
+          .down_proj = spec_at(experts.first_down_proj)};
+}
+
 Status check_specs(const Manifest& manifest, const WeightPacker& packer) {
   for (const LinearBinding& linear : manifest.linears) {
     const Status status = packer.check_linear(linear.spec);
     if (!status.ok()) return status.with_context(linear.name);
+  }
+  for (const ExpertsBinding& experts : manifest.experts) {
+    const Status status = packer.check_experts(spec_of(manifest, experts));
+    if (!status.ok()) return status.with_context(experts.name);
   }
   return {};
 }

@@ -104,7 +104,12 @@ SparseMoe declare_moe(const Glm4MoeConfig& c, int layer, const std::string& mlp,
   SparseMoe moe;
   moe.gate = table.linear(layer, {mlp + ".gate", X, E});
   moe.correction_bias = table.vector(layer, mlp + ".gate.e_score_correction_bias", X);
-  moe.experts = table.experts(layer, {mlp, X, E, c.moe_intermediate_size});
+  moe.experts = table.experts(layer, {.module = mlp,
+                                      .num_experts = X,
+                                      .hidden_size = E,
+                                      .intermediate_size = c.moe_intermediate_size,
+                                      .num_experts_per_tok = c.moe.num_experts_per_tok,
+                                      .num_groups = c.num_groups});
   moe.scoring = RouterScoring::kSigmoid;
   moe.normalize = c.norm_topk_prob;
   moe.scale = c.routed_scaling_factor;

@@ -105,7 +105,8 @@ GptOssLayer declare_layer(const GptOssConfig& c, int i, WeightTable& table) {
                                     .hidden_size = E,
                                     .intermediate_size = c.intermediate_size,
                                     .has_bias = true,
-                                    .is_interleaved = true});
+                                    .is_interleaved = true,
+                                    .num_experts_per_tok = c.num_experts_per_tok});
   l.moe.activation = c.activation;
   l.moe.scoring = RouterScoring::kSoftmaxOfChosen;
   return l;

@@ -228,7 +228,9 @@ SparseMoe declare_moe(const NemotronHConfig& c, const LayerDeclaration& d, Weigh
                                         .num_experts = c.moe.num_experts,
                                         .hidden_size = latent > 0 ? latent : E,
                                         .intermediate_size = c.moe_intermediate_size,
-                                        .has_gate = false});
+                                        .has_gate = false,
+                                        .num_experts_per_tok = c.moe.num_experts_per_tok,
+                                        .num_groups = c.n_group});
   moe.shared = declare_mlp(
       table, d.layer, {mixer + ".shared_experts", E, c.moe.shared_intermediate_size, kRelu2, c.mlp_bias});
   moe.activation = kRelu2;

@@ -205,7 +205,11 @@ SparseMoe declare_moe(const Qwen35Config& c, const LayerDeclaration& d, WeightTa
   const std::string mlp = d.module + "mlp";
   SparseMoe moe;
   moe.gate = table.linear(d.layer, {mlp + ".gate", c.moe.num_experts, c.hidden_size});
-  moe.experts = table.experts(d.layer, {mlp, c.moe.num_experts, c.hidden_size, c.moe_intermediate_size});
+  moe.experts = table.experts(d.layer, {.module = mlp,
+                                        .num_experts = c.moe.num_experts,
+                                        .hidden_size = c.hidden_size,
+                                        .intermediate_size = c.moe_intermediate_size,
+                                        .num_experts_per_tok = c.moe.num_experts_per_tok});
   moe.normalize = c.norm_topk_prob;
   moe.shared =
       declare_mlp(table, d.layer, {mlp + ".shared_expert", c.hidden_size, c.moe.shared_intermediate_size});

@@ -89,7 +89,11 @@ Qwen3MoeLayer declare_layer(const Qwen3MoeConfig& c, int i, WeightTable& table) 
   l.post_attention_norm = table.vector(i, layer + "post_attention_layernorm.weight", E);
   if (c.is_sparse[i]) {
     l.moe.gate = table.linear(i, {mlp + "gate", c.num_experts, E});
-    l.moe.experts = table.experts(i, {layer + "mlp", c.num_experts, E, c.moe_intermediate_size});
+    l.moe.experts = table.experts(i, {.module = layer + "mlp",
+                                      .num_experts = c.num_experts,
+                                      .hidden_size = E,
+                                      .intermediate_size = c.moe_intermediate_size,
+                                      .num_experts_per_tok = c.num_experts_per_tok});
     l.moe.normalize = c.norm_topk_prob;
   } else {
     l.mlp.gate_proj = table.linear(i, {mlp + "gate_proj", I, E});

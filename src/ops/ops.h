@@ -445,13 +445,13 @@ class Ops : public WeightPacker {
   /// Draws one token per row of logits [R, V] f32 by arithmetic.md, "Sampling"; every number of it is spelled
   /// out in ops/sampling_math.h. Waits for the device. tokens[i] = -1 where a logit of the row is NaN or none
   /// is above -inf; a logit of -inf is never drawn.
-  virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) = 0;
-
-  /// probabilities[i] = e^(x - m) / sum over v of e^(logits[i,v] - m), x the logit of tokens[i] in row i of logits
-  /// [R, V] f32 and m the row's largest; 0 where tokens[i] is -1. Waits for the device. For a drafter's
-  /// confidence: the last bits differ between backends, and no reply depends on them.
-  virtual void token_probabilities(std::span<float> probabilities, View logits,
-                                   std::span<const int32_t> tokens) = 0;
+  /// probabilities [R], or empty where nobody asks: of each drawn token at temperature 1 among all,
+  ///   probabilities[i] = e^(x - m) / sum over v of e^(logits[i,v] - m), x the token's logit, m the row's
+  ///   largest
+  /// and 0 where tokens[i] is -1. For a drafter's confidence: the last bits differ between backends, and no
+  /// reply depends on them.
+  virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+                      std::span<float> probabilities = {}) = 0;
 
   /// The k largest of each row of logits [R, V] f32 in the order (logit descending, token ascending): tokens
   /// and values, host [R, k], k at most kMaxTopTokens; a value is the logit as sampling compares it
@@ -489,8 +489,8 @@ struct CudaOptions {
   bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
 };
 
-/// The cuda backend. kUnsupported where the build has none or the device is too old, kNotFound where it is
-/// not there.
+/// The cuda backend. kUnsupported where the build has none or the device is not of compute capability 9.0,
+/// kNotFound where it is not there.
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options);
 
 }  // namespace tensorfold

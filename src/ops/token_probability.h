@@ -1,4 +1,4 @@
-// token_probabilities() of the backends in host memory: one row.
+// The probabilities of sample() on the backends in host memory: one row.
 #pragma once
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "device/cuda_device.h"
@@ -54,6 +55,20 @@ void check_copies(Device& device) {
 }
 
 TEST(CpuDevice, CopiesWithinItsMemory) { check_copies(cpu_device()); }
+
+TEST(CudaDevice, OtherComputeCapabilitiesAreRefusedInOneSentence) {
+  const auto refusal = [](int major, int minor) {
+    return check_compute_capability(2, {.name = "Some GPU", .major = major, .minor = minor});
+  };
+  EXPECT_TRUE(refusal(9, 0).ok());
+  EXPECT_EQ(refusal(8, 0).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(
+      refusal(8, 0).message(),
+      "cuda:2 (Some GPU) has compute capability 8.0; the CUDA kernels run on 9.0 alone (H100, H200, GH200): "
+      "use the CPU (--device cpu)");
+  for (const auto& [major, minor] : {std::pair(7, 5), {8, 6}, {8, 9}, {9, 1}, {10, 0}, {12, 0}})
+    EXPECT_FALSE(refusal(major, minor).ok()) << major << "." << minor;
+}
 
 TEST(CudaDevice, CopiesWithinItsMemory) {
   if (num_cuda_devices() == 0) GTEST_SKIP() << "no CUDA device";

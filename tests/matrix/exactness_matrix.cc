@@ -1,14 +1,14 @@
 // The exactness matrix (testing.md): every variation that must not change a byte, for every model, in one
 // table.
 //
-//   exactness_matrix                      the fixtures of tests/golden/models and some toy checkpoints, as in
-//   CTest exactness_matrix --model FOLDER ...   checkpoints of any size, by hand
-//     --tokens N      longest reply (72)
-//     --slow          also what is slow on a large model (the reference ops)
-//     --only TEXT     variations whose name contains TEXT
-//     --part K/N      every N-th model, from the K-th on
-//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by
-//     name
+//   exactness_matrix                     the fixtures of tests/golden/models and some toys, as in CTest
+//   exactness_matrix --model FOLDER ...  checkpoints of any size, by hand
+//     --tokens N         longest reply (72)
+//     --slow             also what is slow on a large model (the reference ops)
+//     --only TEXT        variations whose name contains TEXT
+//     --part K/N         every N-th model, from the K-th on
+//     --fixtures FOLDER  instead of tests/golden/models where the program was built
+//     --device NAME      cpu (default), cuda or cuda:N; models that the device does not take are left out
 //
 // Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
 #include <fmt/format.h>
@@ -39,6 +39,7 @@ struct Arguments {
   bool slow = false;
   std::string only;
   std::string device = "cpu";
+  std::string fixtures = std::string(kSourceDir) + "/tests/golden/models";
   size_t part = 1, num_parts = 1;
 };
 
@@ -80,6 +81,9 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
       arguments.only = value;
     } else if (flag == "--device") {
       arguments.device = value;
+    } else if (flag == "--fixtures") {
+      if (!fs::is_directory(value)) return invalid_argument("--fixtures {}: no such folder", value);
+      arguments.fixtures = value;
     } else if (flag == "--part") {
       if (std::sscanf(value.c_str(), "%zu/%zu", &arguments.part, &arguments.num_parts) != 2 ||
           arguments.part < 1 || arguments.part > arguments.num_parts)
@@ -313,7 +317,7 @@ int run(const Arguments& arguments) {
   for (const std::string& folder : arguments.folders)
     models.push_back({fs::path(folder).filename().string(), folder});
   if (models.empty()) {
-    models = find_fixtures(std::string(kSourceDir) + "/tests/golden/models");
+    models = find_fixtures(arguments.fixtures);
     const Result<std::vector<MatrixModel>> toys = write_toy_models(temporary.path());
     if (!toys.ok()) {
       fmt::print(stderr, "{}\n", toys.status().message());

@@ -26,6 +26,12 @@ class ConcatenatingPacker : public WeightPacker {
   Status check_linear(const LinearSpec& spec) const override {
     return spec.bits == refused_bits ? unsupported("{} is not for this test", to_string(spec)) : Status();
   }
+  Status check_experts(const ExpertsSpec& spec) const override {
+    checked_experts = spec;
+    return spec.num_experts_per_tok > most_choices
+               ? unsupported("{} a token, not over {}", spec.num_experts_per_tok, most_choices)
+               : Status();
+  }
   int64_t packed_bytes(const LinearSpec& spec) const override {
     const int64_t groups = spec.group_size > 0 ? spec.out * spec.in / spec.group_size : 0;
     return (64 + spec.out * spec.in * spec.bits / 8 + 2 * groups * dtype_bytes(spec.dtype) + 63) / 64 * 64;
@@ -41,6 +47,8 @@ class ConcatenatingPacker : public WeightPacker {
     }
   }
   int refused_bits = 0;
+  int64_t most_choices = 2;
+  mutable ExpertsSpec checked_experts;
 };
 
 /// Memory that the host may not touch: copies go through copy_to_device, and are counted.
@@ -98,7 +106,12 @@ class LoadTest : public testing::Test {
     b_ = table.linear(0, {"layers.0.b", 5, 8, true});
     norm0_ = table.vector(0, "layers.0.norm.weight", 3);
     norm1_ = table.vector(1, "layers.1.norm.weight", 3);
-    experts_ = table.experts(1, {"layers.1.mlp", 3, 32, 2});
+    experts_ = table.experts(1, {.module = "layers.1.mlp",
+                                 .num_experts = 3,
+                                 .hidden_size = 32,
+                                 .intermediate_size = 2,
+                                 .num_experts_per_tok = 2,
+                                 .num_groups = 3});
     head_ = table.linear(kOutsideLayers, {"lm_head", 7, 9});
     TF_CHECK(table.status().ok(), table.status().message());
     manifest_ = table.manifest();
@@ -272,6 +285,21 @@ TEST_F(LoadTest, AMatrixThatTheBackendDoesNotTakeIsRefusedBeforeReading) {
   packer_.refused_bits = 4;
   builder_.files().num_reads = 0;
   EXPECT_EQ(load().status().message(), "toy: layer 0 a: affine 4-bit g32 bf16 [6, 64] is not for this test");
+  EXPECT_EQ(builder_.files().num_reads, 0);
+}
+
+TEST_F(LoadTest, ALayerOfExpertsThatTheBackendDoesNotTakeIsRefusedBeforeReading) {
+  ASSERT_TRUE(load().ok());
+  const ExpertsSpec& spec = packer_.checked_experts;
+  EXPECT_EQ(spec.num_experts, 3);
+  EXPECT_EQ(spec.num_experts_per_tok, 2);
+  EXPECT_EQ(spec.num_groups, 3);
+  EXPECT_EQ(to_string(spec.gate_proj), "bf16 [2, 32]");
+  EXPECT_EQ(to_string(spec.up_proj), "bf16 [2, 32]");
+  EXPECT_EQ(to_string(spec.down_proj), "bf16 [32, 2]");
+  packer_.most_choices = 1;
+  builder_.files().num_reads = 0;
+  EXPECT_EQ(load().status().message(), "toy: layer 1 mlp: 2 a token, not over 1");
   EXPECT_EQ(builder_.files().num_reads, 0);
 }
 

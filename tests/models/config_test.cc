@@ -591,6 +591,23 @@ TEST(Config, GlmTensorsThatContradictTheConfigAreRefused) {
       << "layer 1 has no eh_proj, so it is no draft head";
 }
 
+TEST(Config, ManifestsSayWhatRoutersChoose) {
+  const auto experts = [](const std::string& fixture) {
+    const std::string folder = std::string(TENSORFOLD_SOURCE_DIR "/tests/golden/models/") + fixture;
+    const HfConfig config = read_hf_config(folder).value();
+    const Checkpoint checkpoint = Checkpoint::open(folder).value();
+    WeightTable table(config.model_type, checkpoint, config.quantization);
+    EXPECT_TRUE(make_model({config, table, {}}).ok()) << fixture;
+    const ExpertsBinding& e = table.manifest().experts.at(0);
+    return fmt::format("{}: {} of {} in {}", e.name, e.num_experts_per_tok, e.num_experts, e.num_groups);
+  };
+  EXPECT_EQ(experts("qwen3_moe/normalized"), "layer 0 mlp: 2 of 6 in 1");
+  EXPECT_EQ(experts("qwen3_5_moe/per_expert"), "layer 0 mlp: 3 of 7 in 1");
+  EXPECT_EQ(experts("glm4_moe/grouped_qk_norm"), "layer 1 mlp: 3 of 10 in 2");
+  EXPECT_EQ(experts("gpt_oss/windowed"), "layer 0 mlp: 3 of 5 in 1");
+  EXPECT_EQ(experts("nemotron_h/all_kinds"), "layer 1 mixer: 3 of 10 in 2");
+}
+
 TEST(QwenHybridConfig, OlderSpellingsAndMissingKeysGiveTheSameBits) {
   const std::vector<float> dense = EditedModel("qwen3_5/tied").logits();
   EXPECT_EQ(EditedModel("qwen3_5/tied").set("model_type", "qwen3_5").logits(), dense);

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "base/fp_env.h"
+#include "ops/token_probability.h"
 #include "tests/ops/sample_test_support.h"
 
 namespace tensorfold::test {
@@ -78,6 +80,24 @@ TEST_P(SampleOnEveryIsa, RowsAreDrawnApart) {
     }
     EXPECT_EQ(all[3], -1);
     ops->sample({}, logits.view().rows(0, 0), {});
+  }
+}
+
+TEST_P(SampleOnEveryIsa, ANaNAtAnyTokenDrawsNothing) {
+  Random random(4);
+  const std::vector<SampleRow> rows = {
+      {.temperature = 0}, {}, {.top_k = 3}, {.top_p = 0.5f}, {.min_p = 0.1f}};
+  for (const int64_t n : {1, 2, 5, 64, 65, 1000}) {
+    for (const int64_t place : {int64_t{0}, std::min<int64_t>(1, n - 1), n / 2, n - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        std::vector<float> logits = logits_of_kind(0, n, random);
+        logits[(place + 1) % n] = kInf;
+        logits[place] = bits_as<float>(nan);
+        const std::vector<int32_t> none(rows.size(), -1);
+        EXPECT_EQ(draw(reference(), logits, rows), none) << n << " at " << place;
+        for (auto& ops : backends()) EXPECT_EQ(draw(*ops, logits, rows), none) << n << " at " << place;
+      }
+    }
   }
 }
 
@@ -163,50 +183,64 @@ TEST(SampleReference, InfinitiesAndNaN) {
   EXPECT_EQ(support({-kInf, -kInf, -kInf, -kInf}, {}), Tokens{-1});
 }
 
-// Probabilities of tokens.
+// Probabilities of what is drawn.
 
-TEST_P(SampleOnEveryIsa, ProbabilitiesEqualTheReference) {
+TEST_P(SampleOnEveryIsa, ProbabilitiesAreThoseOfTheDrawnTokensAndChangeNone) {
   Random random(5);
+  int64_t num_none = 0, num_unlikely = 0;
   for (const int64_t n : {1, 3, 64, 1000, 20000}) {
-    for (const int kind : {0, 1, 3, 4, 6, 11}) {
+    for (const int kind : {0, 1, 3, 4, 6, 9, 10, 11}) {
       Array logits(DType::kF32, 5, n);
+      std::vector<SampleRow> rows;
       for (int64_t t = 0; t < 5; ++t) {
         const std::vector<float> row = logits_of_kind(kind, n, random);
         for (int64_t v = 0; v < n; ++v) logits.set(t, v, row[v]);
+        const float temperature = std::array{0.0f, 0.7f, 1.0f, 8.0f, 1e4f}[t];
+        rows.push_back({.temperature = temperature, .top_k = t == 1 ? 40 : 0, .seed = 3, .pos = t});
       }
-      const auto last = static_cast<int32_t>(n - 1);
-      const std::vector<int32_t> tokens = {0, last, -1, static_cast<int32_t>(n / 2), last / 3};
-      std::vector<float> expected(5);
-      reference().token_probabilities(expected, logits.view(), tokens);
       for (auto& ops : backends()) {
+        std::vector<int32_t> alone(5, -7), tokens(5, -7);
         std::vector<float> found(5, -1.0f);
-        ops->token_probabilities(found, logits.view(), tokens);
-        EXPECT_EQ(found, expected) << n << " logits of kind " << kind;
+        ops->sample(alone, logits.view(), rows);
+        ops->sample(tokens, logits.view(), rows, found);
+        EXPECT_EQ(tokens, alone);
+        ScopedFlushDenormals flush;
+        for (int64_t t = 0; t < 5; ++t) {
+          const float expected =
+              tokens[t] < 0 ? 0.0f : token_probability(logits.view().row<float>(t), n, tokens[t]);
+          EXPECT_EQ(found[t], expected) << n << " logits of kind " << kind << ", row " << t;
+          num_none += tokens[t] < 0;
+          num_unlikely += tokens[t] >= 0 && expected < 0.5f;
+        }
       }
     }
   }
+  EXPECT_GT(num_none, 10);
+  EXPECT_GT(num_unlikely, 10);
 }
 
-TEST(TokenProbabilities, AreTheSoftmax) {
+TEST(SampleReference, ProbabilitiesAreTheSoftmax) {
   Random random(6);
   auto ops = make_reference_ops();
   for (const float scale : {0.1f, 3.0f, 30.0f}) {
-    Array logits(DType::kF32, 1, 1000);
-    logits.fill(random, scale);
+    std::vector<float> logits(1000);
+    for (float& x : logits) x = scale * random.normal();
+    View view(logits.data(), DType::kF32, {200, 1000});
+    view.row_stride = 0;
+    std::vector<SampleRow> rows;
+    for (int64_t i = 0; i < 200; ++i) rows.push_back({.temperature = 1000 * scale, .seed = 1, .pos = i});
+    std::vector<int32_t> tokens(200);
+    std::vector<float> found(200, -1.0f);
+    ops->sample(tokens, view, rows, found);
+    EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 150u);
     double largest = -INFINITY, sum = 0;
-    for (int64_t v = 0; v < 1000; ++v) largest = std::max(largest, double{logits.get(0, v)});
-    for (int64_t v = 0; v < 1000; ++v) sum += std::exp(logits.get(0, v) - largest);
-    for (int32_t token = 0; token < 1000; token += 7) {
-      float probability = -1;
-      ops->token_probabilities({&probability, 1}, logits.view(), {&token, 1});
-      const double expected = std::exp(logits.get(0, token) - largest) / sum;
-      EXPECT_NEAR(probability, expected, 1e-6 * expected + 1e-12);
+    for (const float x : logits) largest = std::max(largest, double{x});
+    for (const float x : logits) sum += std::exp(x - largest);
+    for (size_t i = 0; i < 200; ++i) {
+      const double expected = std::exp(logits[static_cast<size_t>(tokens[i])] - largest) / sum;
+      EXPECT_NEAR(found[i], expected, 1e-6 * expected + 1e-12);
     }
   }
-  const int32_t none = -1;
-  float probability = -1;
-  ops->token_probabilities({&probability, 1}, Array(DType::kF32, 1, 10).view(), {&none, 1});
-  EXPECT_EQ(probability, 0);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // top_tokens: every instruction set equals the reference, and the reference is its definition.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -56,6 +58,27 @@ TEST_P(TopTokensOnEveryIsa, EqualsTheReferenceOnALargeVocabularyWithManyEquals) 
       for (int64_t j = 0; j < 50000; ++j) logits.set(i, j, std::round(random.normal() / step) * step);
     }
     expect_reference(logits, 16, "equals");
+  }
+}
+
+TEST_P(TopTokensOnEveryIsa, ANaNAtAnyTokenLeavesNoneOfItsRow) {
+  Random random(4);
+  for (const int64_t n : {1, 2, 5, 64, 65, 1000}) {
+    for (const int64_t place : {int64_t{0}, n / 2, n - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        Array logits(DType::kF32, 2, n);
+        logits.fill(random, 4.0f);
+        logits.set(0, (place + 1) % n, kInfinity);
+        logits.set(0, place, bits_as<float>(nan));
+        expect_reference(logits, 3, fmt::format("NaN at {} of {}", place, n));
+        const Top top = top_of(reference(), logits, 3);
+        for (size_t i = 0; i < 3; ++i) {
+          EXPECT_EQ(top.tokens[i], -1);
+          EXPECT_EQ(top.values[i], -kInfinity);
+        }
+        EXPECT_NE(top.tokens[3], -1) << "the row beside it";
+      }
+    }
   }
 }
 

@@ -116,13 +116,13 @@ class FakeOps final : public Ops {
     const int64_t pass_idx = control_.num_passes++;
     return control_.end_pass ? control_.end_pass(pass_idx) : Status();
   }
-  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override {
+  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+              std::span<float> probabilities) override {
+    TF_CHECK(probabilities.empty(), "the fake model has no drafter that asks");
     for (size_t i = 0; i < rows.size(); ++i)
       tokens[i] =
           draw({logits.row<float>(static_cast<int64_t>(i)), static_cast<size_t>(logits.dim(1))}, rows[i]);
   }
-
-  void token_probabilities(std::span<float>, View, std::span<const int32_t>) override { unused(); }
 
   Status check_linear(const LinearSpec&) const override { return {}; }
   int64_t packed_bytes(const LinearSpec&) const override { return 64; }

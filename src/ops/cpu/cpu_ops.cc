@@ -102,12 +102,9 @@ void CpuOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
   cpu::gather_rows(context_, out, x, rows);
 }
 
-void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
-  cpu::sample(context_, tokens, logits, rows);
-}
-
-void CpuOps::token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) {
-  cpu::token_probabilities(context_, probabilities, logits, tokens);
+void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+                    std::span<float> probabilities) {
+  cpu::sample(context_, tokens, logits, rows, probabilities);
 }
 
 void CpuOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) {

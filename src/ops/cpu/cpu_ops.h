@@ -79,8 +79,8 @@ class CpuOps final : public Ops {
   void route(const RouteCall& call) override;
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
-  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
-  void token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) override;
+  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+              std::span<float> probabilities) override;
   void top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) override;
 
  private:

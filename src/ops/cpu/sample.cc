@@ -8,30 +8,26 @@
 #include <limits>
 
 #include "ops/cpu/sample_kernels.h"
-#include "ops/cpu/split.h"
+#include "ops/cpu/top_candidates.h"
 #include "ops/sampling_math.h"
 #include "ops/token_probability.h"
 
 namespace tensorfold::cpu {
 namespace {
 
-constexpr int64_t kMargin = 16;  ///< Elements that vector stores may write past a list.
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Lists of one thread, each of vocab_size + kMargin elements.
-struct Lists {
-  float* logits;
-  int32_t* tokens;
+/// Lists of one thread; those added here are of vocab_size + kListMargin elements too.
+struct Lists : CandidateLists {
   uint64_t* weights;
   float* kept_logits;
   int32_t* kept_tokens;
-  float* block_max;
 
   static Lists take(Workspace& workspace, int64_t vocab_size) {
-    const int64_t n = vocab_size + kMargin;
-    return {workspace.take<float>(n), workspace.take<int32_t>(n), workspace.take<uint64_t>(n),
-            workspace.take<float>(n), workspace.take<int32_t>(n), workspace.take<float>(n / kMaxBlock + 1)};
+    const int64_t n = vocab_size + kListMargin;
+    return {CandidateLists::take(workspace, vocab_size), workspace.take<uint64_t>(n),
+            workspace.take<float>(n), workspace.take<int32_t>(n)};
   }
 };
 
@@ -71,15 +67,8 @@ class RowSampler {
   }
 
  private:
-  /// The k-th largest of the blocks' maxima bounds the k-th largest logit from below.
   LogitList cut_top_k(LogitList row, int64_t k) {
-    const int64_t num_blocks = (row.size + kMaxBlock - 1) / kMaxBlock;
-    float bound = kLowest;
-    if (k <= num_blocks) {
-      std::nth_element(lists_.block_max, lists_.block_max + k - 1, lists_.block_max + num_blocks, std::greater<>());
-      bound = lists_.block_max[k - 1];
-    }
-    const int64_t count = kernels_.collect(row.logits, row.size, bound, lists_.logits, lists_.tokens);
+    const int64_t count = collect_candidates(kernels_, lists_, row.logits, row.size, k);
     if (count <= k) return {lists_.logits, lists_.tokens, count};
     return keep_prefix(count, k, [](int64_t) { return uint64_t{1}; });
   }
@@ -150,7 +139,8 @@ class RowSampler {
 
 }  // namespace
 
-void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
+void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+            std::span<float> probabilities) {
   const SampleKernels kernels = sample_kernels(cpu.isa);
   const int64_t vocab_size = logits.dim(1), num_rows = static_cast<int64_t>(rows.size());
   const int64_t num_tasks = std::min<int64_t>(num_rows, cpu.pool.num_threads());
@@ -161,17 +151,11 @@ void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<c
   cpu.pool.run(num_tasks, [&](int64_t task) {
     RowSampler sampler(kernels, lists[task]);
     for (int64_t i; (i = next_row.fetch_add(1, std::memory_order_relaxed)) < num_rows;) {
-      tokens[i] = sampler.sample(logits.row<const float>(i), vocab_size, rows[i]);
+      const float* row = logits.row<const float>(i);
+      tokens[i] = sampler.sample(row, vocab_size, rows[i]);
+      if (!probabilities.empty())
+        probabilities[i] = tokens[i] < 0 ? 0.0f : token_probability(row, vocab_size, tokens[i]);
     }
-  });
-}
-
-void token_probabilities(CpuContext& cpu, std::span<float> probabilities, View logits,
-                         std::span<const int32_t> tokens) {
-  const int64_t vocab_size = logits.dim(1);
-  for_row_blocks(cpu.pool, static_cast<int64_t>(tokens.size()), vocab_size, [&](int64_t i) {
-    probabilities[i] =
-        tokens[i] < 0 ? 0.0f : token_probability(logits.row<const float>(i), vocab_size, tokens[i]);
   });
 }
 

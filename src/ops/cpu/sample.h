@@ -7,8 +7,7 @@
 
 namespace tensorfold::cpu {
 
-void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows);
-void token_probabilities(CpuContext& cpu, std::span<float> probabilities, View logits,
-                         std::span<const int32_t> tokens);
+void sample(CpuContext& cpu, std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+            std::span<float> probabilities);
 
 }  // namespace tensorfold::cpu

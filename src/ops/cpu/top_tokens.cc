@@ -1,30 +1,21 @@
-// top_tokens of the cpu backend: the k-th largest of the maxima of blocks bounds the k-th largest logit from
-// below, and what reaches the bound is little more than k.
+// top_tokens of the cpu backend: the few tokens that can be among the k largest, sorted.
 #include "ops/cpu/top_tokens.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
 
-#include "ops/cpu/sample_kernels.h"
+#include "ops/cpu/top_candidates.h"
 
 namespace tensorfold::cpu {
 namespace {
 
-constexpr int64_t kMargin = 16;  ///< Elements that collect() may write past a list.
-
 /// Lists of one task.
-struct Lists {
-  float* logits;
-  int32_t* tokens;
-  float* block_max;
-  int32_t* order;
+struct Lists : CandidateLists {
+  int32_t* order;  ///< [V]
 
   static Lists take(Workspace& workspace, int64_t vocab_size) {
-    const int64_t n = vocab_size + kMargin;
-    return {workspace.take<float>(n), workspace.take<int32_t>(n), workspace.take<float>(n / kMaxBlock + 1),
-            workspace.take<int32_t>(n)};
+    return {CandidateLists::take(workspace, vocab_size), workspace.take<int32_t>(vocab_size)};
   }
 };
 
@@ -35,14 +26,7 @@ void find_top(const SampleKernels& kernels, const Lists& lists, std::span<const 
   LogitScan scan;
   kernels.scan(logits.data(), size, lists.block_max, &scan);
   if (size == 0 || scan.has_nan) return;
-  const int64_t num_blocks = (size + kMaxBlock - 1) / kMaxBlock;
-  float bound = std::numeric_limits<float>::lowest();
-  if (k <= num_blocks) {
-    std::nth_element(lists.block_max, lists.block_max + k - 1, lists.block_max + num_blocks,
-                     std::greater<>());
-    bound = std::max(bound, lists.block_max[k - 1]);
-  }
-  const int64_t count = kernels.collect(logits.data(), size, bound, lists.logits, lists.tokens);
+  const int64_t count = collect_candidates(kernels, lists, logits.data(), size, k);
   const int64_t num_found = std::min(k, count);
   std::iota(lists.order, lists.order + count, 0);
   // The list is in order of token.

@@ -11,9 +11,6 @@ namespace {
 
 constexpr int64_t kMaxHeadDim = 256;
 
-/// What kAuto takes: the kernels that a device has measured.
-constexpr bool kAutoMergesInCluster = false, kAutoIsWide = true;
-
 int64_t padded_head_dim(int64_t head_dim) {
   return (head_dim + kKvBlockColumns - 1) / kKvBlockColumns * kKvBlockColumns;
 }
@@ -101,12 +98,8 @@ AttentionLaunch attention_launch(const AttentionCall& call, const AttentionRows&
   TF_CHECK(call.q.dtype == DType::kBF16 && call.out.dtype == DType::kBF16);
   AttentionLaunch launch = make_launch(call, rows, scratch);
   const int64_t query_rows = rows.max_rows * call.num_heads / shape.num_kv_heads;
-  launch.is_split = kernel == AttentionKernel::kSplit || kernel == AttentionKernel::kSplitApart ||
+  launch.is_split = kernel == AttentionKernel::kSplit ||
                     (kernel == AttentionKernel::kAuto && query_rows <= kSplitQueryRows);
-  const bool is_auto = kernel == AttentionKernel::kAuto;
-  launch.merges_in_cluster = launch.max_spans <= kMaxClusterSpans &&
-                             (kernel == AttentionKernel::kSplit || (is_auto && kAutoMergesInCluster));
-  launch.is_wide = kernel == AttentionKernel::kWide || (is_auto && kAutoIsWide);
   return launch;
 }
 

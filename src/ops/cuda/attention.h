@@ -17,11 +17,9 @@ namespace tensorfold::cuda {
 
 /// Which kernel computes attention. Tests force each; callers leave kAuto.
 enum class AttentionKernel {
-  kAuto,    ///< kSplit up to kSplitQueryRows query rows a KV head, kSerial beyond.
-  kSplit,   ///< Spans dealt to blocks, then merged, by the blocks themselves where spans are few: decoding.
-  kSplitApart,  ///< The same, always merged by a second kernel.
-  kSerial,  ///< Spans in turn, a warp 16 query rows: prompts.
-  kWide,    ///< Spans in turn, a warpgroup 64 query rows: prompts.
+  kAuto,   ///< kSplit up to kSplitQueryRows query rows a KV head, kWide beyond.
+  kSplit,  ///< Spans dealt to blocks, then merged by a second kernel: decoding.
+  kWide,   ///< Spans in turn, a warpgroup 64 query rows: prompts.
 };
 inline constexpr int64_t kSplitQueryRows = 64;
 

@@ -35,13 +35,8 @@ struct AttentionSequence {
   int32_t first_page;  ///< Its page table's place in AttentionLaunch::page_tables.
 };
 
-/// Blocks that a cluster may have anywhere.
-inline constexpr int kMaxClusterSpans = 8;
-
 struct AttentionLaunch {
-  bool is_split;        ///< Blocks are spans, then a merge; else rows, spans in turn.
-  bool merges_in_cluster;  ///< Split: a row's spans are blocks of one cluster, which merges them; no second kernel.
-  bool is_wide;         ///< Not split: 64 query rows a warpgroup; else 16 a warp.
+  bool is_split;  ///< Blocks are spans, then a merge; else rows, spans in turn.
   const AttentionSequence* sequences;
   const int32_t* page_tables;
   int num_sequences;
@@ -87,11 +82,9 @@ struct AppendKvLaunch {
 };
 
 void launch_attention_split(CUstream_st* stream, const AttentionLaunch& launch);
-void launch_attention_serial(CUstream_st* stream, const AttentionLaunch& launch);
 void launch_attention_wide(CUstream_st* stream, const AttentionLaunch& launch);
 inline void launch_attention(CUstream_st* stream, const AttentionLaunch& launch) {
-  if (launch.is_split) return launch_attention_split(stream, launch);
-  launch.is_wide ? launch_attention_wide(stream, launch) : launch_attention_serial(stream, launch);
+  launch.is_split ? launch_attention_split(stream, launch) : launch_attention_wide(stream, launch);
 }
 void launch_append_kv(CUstream_st* stream, const AppendKvLaunch& launch);
 

@@ -1,16 +1,15 @@
 // attention() on CUDA for few rows and long contexts: spans dealt to blocks, then merged. Pages:
-// ops/cuda/attention_params.h; prompts and the steps both share: attention.cu, device/attention_tile.cuh.
+// ops/cuda/attention_params.h; prompts and the steps both share: attention_wide.cu, device/attention_tile.cuh.
 //
 // Decoding reads each key and value once and does little with it, so what counts is bytes in flight and warps to hide
 // latency. Query rows (the heads of a KV head by the rows of a sequence) are few; so the four warps of a block share
 // a tile: for q k^T a warp takes 16 of the 64 keys, for p v a quarter of the columns. Scores meet in shared memory
-// as fp32 fragments; from there on every warp has the whole tile's, and the steps are those of the serial kernel.
+// as fp32 fragments; from there on every warp has the whole tile's, and the steps are those of the wide kernel.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <bit>
-
 #include "ops/cuda/device/attention_tile.cuh"
+#include "ops/cuda/device/launch.cuh"
 
 namespace tensorfold::cuda {
 namespace {
@@ -112,86 +111,10 @@ __device__ __forceinline__ void store_partial(const AttentionLaunch& p, const Wa
   }
 }
 
-/// (m, l) and two neighbouring columns of o of one query row, from its first span on.
-struct MergedPair {
-  float m, l;
-  float2 o;
-
-  __device__ __forceinline__ void add(float2 ml, float2 span_o, bool is_first) {
-    const MergeFactors factors(is_first ? ml.x : m, ml.x);
-    o.x = is_first ? span_o.x : factors.merge(o.x, span_o.x);
-    o.y = is_first ? span_o.y : factors.merge(o.y, span_o.y);
-    l = is_first ? ml.y : factors.merge(l, ml.y);
-    m = factors.m;
-  }
-};
-
-/// What a block leaves in its shared memory for the cluster: (m, l, o) of its query rows over its span. Rows are 8 floats
-/// further apart than D, so that the 8 rows that a warp stores at a time lie in different banks.
-template <int kD, int kTiles>
-struct SharedPartial {
-  static constexpr int kStride = kD + 8;
-  float o[16 * kTiles][kStride];
-  float2 ml[16 * kTiles];
-
-  __device__ __forceinline__ void store(const WarpPartial<kD / 8 / kWarps>& span, int tile, int warp, int lane) {
-    constexpr int kColumnBlocks = kD / 8 / kWarps;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile * 16 + half * 8 + lane / 4;
-      if (warp == 0 && lane % 4 == 0) ml[row] = {span.m[half], span.l[half]};
-#pragma unroll
-      for (int j = 0; j < kColumnBlocks; ++j) {
-        const int column = (warp * kColumnBlocks + j) * 8 + 2 * (lane % 4);
-        *reinterpret_cast<float2*>(&o[row][column]) = {span.o[j][2 * half], span.o[j][2 * half + 1]};
-      }
-    }
-  }
-};
-
-/// The computing warps of a cluster's blocks merge their query rows, each block every n-th one; a thread has two columns.
-/// The block of rank r has the r-th span from the last.
-template <int kD, int kTiles>
-__device__ __forceinline__ void merge_in_cluster(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
-                                                 int first, int last, SharedPartial<kD, kTiles>& own) {
-  constexpr int kPairs = kD / 2, kRowsAtOnce = 32 * kWarps / kPairs;
-  const int group = p.num_heads / p.num_kv_heads, first_span = p.spans.span_of(visible_begin(p, s.first_pos));
-  const int last_slot = p.spans.span_of(s.first_pos + s.num_rows - 1) - first_span;
-  const int column = static_cast<int>(threadIdx.x) % kPairs * 2, part = threadIdx.x / kPairs;
-  cluster_meet();
-  for (int r = blockIdx.x + part * (last_slot + 1); r <= last - first && part < kRowsAtOnce;
-       r += kRowsAtOnce * (last_slot + 1)) {
-    const int64_t row = s.first_row + (first + r) / group;
-    const int pos = s.first_pos + (first + r) / group, head = kv_head * group + (first + r) % group;
-    const int begin = p.spans.span_of(visible_begin(p, pos)) - first_span;
-    const int end = p.spans.span_of(visible_end(p, s, pos) - 1) - first_span + 1;
-    float2 ml[kMaxClusterSpans], o[kMaxClusterSpans];
-#pragma unroll
-    for (int i = 0; i < kMaxClusterSpans; ++i) {
-      if (begin + i >= end) break;
-      ml[i] = load_remote_pair(cluster_address(&own.ml[r], last_slot - begin - i));
-      o[i] = load_remote_pair(cluster_address(&own.o[r][column], last_slot - begin - i));
-    }
-    MergedPair merged{};
-#pragma unroll
-    for (int i = 0; i < kMaxClusterSpans; ++i) {
-      if (begin + i < end) merged.add(ml[i], o[i], i == 0);
-    }
-    const bool has_sink = p.sinks != nullptr;
-    const MergeFactors sink(merged.m, has_sink ? sink_log2(p, head) : merged.m);
-    if (column < p.head_dim) {
-      *reinterpret_cast<uint32_t*>(p.out + (row * p.out_stride + head * p.head_dim + column) * 2) =
-          to_bf16x2(finish(sink, has_sink, merged.o.x, merged.l), finish(sink, has_sink, merged.o.y, merged.l));
-    }
-  }
-  cluster_arrive();  // Nobody leaves while others read what it holds.
-  cluster_wait();
-}
-
 /// Grid: x spans, the last first: they are the long ones; y KV heads; z sequences times blocks of 16 * kTiles query rows. A
 /// block computes (m, l, o) of its query rows over its span. Traffic: the span's keys and values once, (2 + D) floats
-/// a query row. kMerges: the spans are one cluster, and its blocks merge before they end; else a second kernel does.
-template <int kD, int kTiles, bool kMerges>
+/// a query row.
+template <int kD, int kTiles>
 __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
     attention_split_kernel(const __grid_constant__ AttentionLaunch p, int row_blocks) {
   using Sizes = Shape<kD, kTiles>;
@@ -320,17 +243,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
       release();
     }
   }
-  if constexpr (kMerges) {
-    auto& partial = *reinterpret_cast<SharedPartial<kD, kTiles>*>(shared);  // In place of q and the ring.
-    static_assert(sizeof(partial) <= Sizes::kQueryBytes + Sizes::kStages * kKvStageBytes);
-    sync_computing_warps();
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) partial.store(span[t], t, warp, lane);
-    merge_in_cluster<kD, kTiles>(p, s, kv_head, first, last, partial);
-  } else {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) store_partial(p, span[t], rows_of(t), tiles.slot, warp, lane);
-  }
+  for (int t = 0; t < kTiles; ++t) store_partial(p, span[t], rows_of(t), tiles.slot, warp, lane);
 }
 
 /// Grid: rows of the pass by heads; block: one thread per column. Merges the spans that the row sees, ascending. The
@@ -406,43 +320,21 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
   }
 }
 
-/// A launch that may start while the kernel before it ends: both kernels wait inside.
-template <class... Arguments>
-void launch_overlapping(CUstream_st* stream, void (*kernel)(Arguments...), dim3 grid, unsigned cluster, int threads,
-                        int shared_bytes, Arguments... arguments) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
-template <int kD, int kTiles, bool kMerges>
+template <int kD, int kTiles>
 void launch(CUstream_st* stream, const AttentionLaunch& p) {
-  auto* kernel = attention_split_kernel<kD, kTiles, kMerges>;
+  auto* kernel = attention_split_kernel<kD, kTiles>;
   constexpr int kSharedBytes = Shape<kD, kTiles>::kSharedBytes;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   const int row_blocks = (p.max_rows * (p.num_heads / p.num_kv_heads) + 16 * kTiles - 1) / (16 * kTiles);
-  // Clusters of a power of two; blocks without a span leave at once.
-  const unsigned spans = kMerges ? std::bit_ceil(static_cast<unsigned>(p.max_spans)) : p.max_spans;
-  launch_overlapping(stream, kernel, dim3(spans, p.num_kv_heads, p.num_sequences * row_blocks), kMerges ? spans : 1,
-                     kThreads, kSharedBytes, p, row_blocks);
+  launch_kernel(kernel, dim3(p.max_spans, p.num_kv_heads, p.num_sequences * row_blocks), kThreads, kSharedBytes, stream,
+                p, row_blocks);
 }
 
 template <int kD>
 void launch_for_rows(CUstream_st* stream, const AttentionLaunch& p) {
   const int query_rows = p.max_rows * (p.num_heads / p.num_kv_heads);
-  if (query_rows <= 16) return p.merges_in_cluster ? launch<kD, 1, true>(stream, p) : launch<kD, 1, false>(stream, p);
   // Four tiles spill registers; blocks of two share their keys through L2.
-  return p.merges_in_cluster ? launch<kD, 2, true>(stream, p) : launch<kD, 2, false>(stream, p);
+  query_rows <= 16 ? launch<kD, 1>(stream, p) : launch<kD, 2>(stream, p);
 }
 
 }  // namespace
@@ -454,8 +346,7 @@ void launch_attention_split(CUstream_st* stream, const AttentionLaunch& p) {
     case 3: launch_for_rows<192>(stream, p); break;
     case 4: launch_for_rows<256>(stream, p); break;
   }
-  if (p.merges_in_cluster) return;
-  launch_overlapping(stream, attention_merge_kernel, dim3(p.num_rows, p.num_heads), 1, (p.head_dim + 31) / 32 * 32, 0, p);
+  launch_kernel(attention_merge_kernel, dim3(p.num_rows, p.num_heads), (p.head_dim + 31) / 32 * 32, 0, stream, p);
 }
 
 }  // namespace tensorfold::cuda

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -65,6 +64,11 @@ CudaOps::~CudaOps() {
 }
 
 Status CudaOps::check_linear(const LinearSpec& spec) const { return cuda::check_linear(spec); }
+
+Status CudaOps::check_experts(const ExpertsSpec& spec) const {
+  TF_RETURN_IF_ERROR(check_route(spec.num_experts, spec.num_experts_per_tok, spec.num_groups));
+  return cuda::check_experts(spec);
+}
 
 int64_t CudaOps::packed_bytes(const LinearSpec& spec) const { return cuda::packed_bytes(spec); }
 
@@ -247,13 +251,11 @@ void CudaOps::softcap(View x, float limit) {
 
 void CudaOps::route(const RouteCall& call) {
   if (!fault_.ok() || call.router_logits.num_rows() == 0) return;
-  if (Status status = check_route(call); !status.ok()) return fail(std::move(status));
   launches_.add<launch_route>(route_launch(call));
 }
 
 void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
-  if (Status status = check_experts(call); !status.ok()) return fail(std::move(status));
   ExpertsKernel kernel = ExpertsKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = ExpertsKernel::kFewRows;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = ExpertsKernel::kManyRows;
@@ -277,27 +279,25 @@ bool CudaOps::reserve_drawn(size_t num_words) {
   return true;
 }
 
-void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
+void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+                     std::span<float> probabilities) {
   std::ranges::fill(tokens, -1);
-  if (!fault_.ok() || rows.empty() || !reserve_drawn(rows.size())) return;
+  std::ranges::fill(probabilities, 0.0f);
+  // Tokens, and behind them their probabilities.
+  static_assert(sizeof(float) == sizeof(int32_t));
+  if (!fault_.ok() || rows.empty() || !reserve_drawn(rows.size() + probabilities.size())) return;
   std::vector<DeviceSampleRow> device_rows;
   for (const SampleRow& row : rows) device_rows.push_back(device_sample_row(row));
   launches_.add<launch_sample>(sample_launch(drawn_, logits, inputs_.add<DeviceSampleRow>(device_rows)));
+  auto* found = reinterpret_cast<float*>(drawn_ + rows.size());
+  if (!probabilities.empty())
+    launches_.add<launch_token_probabilities>(token_probabilities_launch(found, logits, drawn_));
   launch_recorded();
   if (!fault_.ok()) return;
   fault_ = wait();
-  if (fault_.ok()) std::copy_n(drawn_, rows.size(), tokens.begin());
-}
-
-void CudaOps::token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) {
-  std::ranges::fill(probabilities, 0.0f);
-  if (!fault_.ok() || tokens.empty() || !reserve_drawn(tokens.size())) return;
-  auto* drawn = reinterpret_cast<float*>(drawn_);
-  launches_.add<launch_token_probabilities>(token_probabilities_launch(drawn, logits, inputs_.add<int32_t>(tokens)));
-  launch_recorded();
   if (!fault_.ok()) return;
-  fault_ = wait();
-  if (fault_.ok()) std::memcpy(probabilities.data(), drawn_, tokens.size() * sizeof(float));
+  std::copy_n(drawn_, rows.size(), tokens.begin());
+  std::copy_n(found, probabilities.size(), probabilities.begin());
 }
 
 void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) {
@@ -305,7 +305,6 @@ void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, Vie
   std::ranges::fill(values, -std::numeric_limits<float>::infinity());
   if (!fault_.ok() || tokens.empty()) return;
   // Tokens, and behind them the values.
-  static_assert(sizeof(float) == sizeof(int32_t));
   if (!reserve_drawn(2 * tokens.size())) return;
   auto* found = reinterpret_cast<float*>(drawn_ + tokens.size());
   std::byte* memory = scratch(top_tokens_scratch_bytes(logits, k));

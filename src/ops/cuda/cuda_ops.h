@@ -24,6 +24,7 @@ class CudaOps final : public Ops {
   ~CudaOps() override;
 
   Status check_linear(const LinearSpec& spec) const override;
+  Status check_experts(const ExpertsSpec& spec) const override;
   int64_t packed_bytes(const LinearSpec& spec) const override;
   void pack(const LinearSpec& spec, const LinearSource& source, std::span<std::byte> packed) const override;
 
@@ -55,8 +56,8 @@ class CudaOps final : public Ops {
   void route(const RouteCall& call) override;
   void experts(const ExpertsCall& call) override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
-  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) override;
-  void token_probabilities(std::span<float> probabilities, View logits, std::span<const int32_t> tokens) override;
+  void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+              std::span<float> probabilities) override;
   void top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) override;
 
   /// Passes that were replayed as graphs.

@@ -5,12 +5,13 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace {
 
-/// From here on four elements a thread still give every SM its threads: 132 SMs of 2,048.
-constexpr int64_t kWideElements = int64_t{4} * 132 * 2048;
+/// Whether so many elements still give every multiprocessor its 2,048 threads if each takes four.
+bool are_many(int64_t elements) { return elements >= int64_t{4} * 2048 * num_multiprocessors(); }
 
 /// Whether rows can be read four elements at a time.
 bool takes_four(View view) {
@@ -20,7 +21,7 @@ bool takes_four(View view) {
 
 /// Of `out`'s elements; `views` are all that a thread reads or writes at its columns.
 ElementShape shape_of(View out, std::initializer_list<View> views) {
-  bool wide = out.dim(1) % 4 == 0 && out.dim(0) * out.dim(1) >= kWideElements;
+  bool wide = out.dim(1) % 4 == 0 && are_many(out.dim(0) * out.dim(1));
   for (const View& view : views) wide = wide && takes_four(view);
   TF_CHECK(out.dim(0) <= std::numeric_limits<int>::max() && out.dim(1) <= std::numeric_limits<int>::max());
   return {.num_rows = static_cast<int>(out.dim(0)),

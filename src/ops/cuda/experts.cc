@@ -107,10 +107,21 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
   while (launch.task_rows > 1 && !fits(launch.task_rows, launch.task_rows)) launch.task_rows /= 2;
 }
 
+ExpertsSpec spec_of(const ExpertsCall& call) {
+  const auto spec_at = [](std::span<const LinearWeight> projection) {
+    return projection.empty() ? LinearSpec() : projection[0].spec;
+  };
+  return {.num_experts = call.weights.num_experts,
+          .num_experts_per_tok = call.expert_ids.dim(1),
+          .gate_proj = spec_at(call.weights.gate_proj),
+          .up_proj = spec_at(call.weights.up_proj),
+          .down_proj = spec_at(call.weights.down_proj)};
+}
+
 /// The launch without its scratch.
 ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kernel) {
   const ExpertsWeight& weights = call.weights;
-  TF_CHECK(check_experts(call).ok(), "experts on CUDA: an unchecked call");
+  TF_CHECK(check_experts(spec_of(call)).ok(), "experts on CUDA: an unchecked call");
   TF_CHECK(call.x.dtype == DType::kBF16 && call.x.row_stride % 8 == 0 &&
                reinterpret_cast<uintptr_t>(call.x.data) % 16 == 0,
            "experts on CUDA: x in bf16, rows aligned to 16 bytes");
@@ -167,20 +178,16 @@ int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
 
 }  // namespace
 
-Status check_experts(const ExpertsCall& call) {
-  const ExpertsWeight& weights = call.weights;
-  const int64_t num_choices = call.expert_ids.dim(1);
-  if (weights.num_experts > kMaxExperts || num_choices > kMaxExpertChoices)
+Status check_experts(const ExpertsSpec& spec) {
+  if (spec.num_experts > kMaxExperts || spec.num_experts_per_tok > kMaxExpertChoices)
     return unsupported(
         "{} experts, {} a token: CUDA takes up to {}, {} a token; the CPU any number (--device cpu)",
-        weights.num_experts, num_choices, kMaxExperts, kMaxExpertChoices);
-  for (const std::span<const LinearWeight> projection :
-       {weights.gate_proj, weights.up_proj, weights.down_proj}) {
-    if (projection.empty()) continue;
-    const LinearSpec& spec = projection[0].spec;
-    if (expert_operand_bytes(product_of(spec), 1) > kMaxOperandBytes)
+        spec.num_experts, spec.num_experts_per_tok, kMaxExperts, kMaxExpertChoices);
+  for (const LinearSpec& projection : {spec.gate_proj, spec.up_proj, spec.down_proj}) {
+    if (projection.out == 0) continue;
+    if (expert_operand_bytes(product_of(projection), 1) > kMaxOperandBytes)
       return unsupported("experts of {}: CUDA takes up to {} columns; the CPU any number (--device cpu)",
-                         to_string(spec),
+                         to_string(projection),
                          kMaxOperandBytes / expert_operand_bytes(1) / 2 * kLinearChunkColumns);
   }
   return {};

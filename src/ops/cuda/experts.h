@@ -25,8 +25,8 @@ enum class ExpertsKernel {
 };
 
 /// Whether the kernels take as many experts and choices, and rows as wide; otherwise kUnsupported, naming
-/// them.
-Status check_experts(const ExpertsCall& call);
+/// them. The router's part is check_route()'s.
+Status check_experts(const ExpertsSpec& spec);
 
 /// Bytes of scratch memory, aligned to 256, that a launch of experts_launch(call, ...) uses.
 int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel = ExpertsKernel::kAuto);

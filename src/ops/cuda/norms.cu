@@ -1,9 +1,12 @@
 // rms_norm() and gated_rms_norm() on CUDA, bound by memory (and, for few rows, by the latency of one read).
 // Formulas: ops.h. A row, or a group, is read once and stays in registers.
+#include <algorithm>
+
 #include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/short_sum.cuh"
 #include "ops/cuda/device/values.cuh"
+#include "ops/cuda/multiprocessors.h"
 #include "ops/cuda/norms_params.h"
 
 namespace tensorfold::cuda {
@@ -11,9 +14,9 @@ namespace {
 
 constexpr int kThreads = kShortSumPartials;
 
-/// Blocks of rms_norm(): three an SM. Each takes every kRowBlocks-th row and keeps the weights, which would
-/// otherwise pass from L2 once a row, as many bytes as x.
-constexpr int kRowBlocks = 3 * 132;
+/// Blocks of rms_norm() for many rows. Each takes every n-th row and keeps the weights, which would otherwise pass from
+/// L2 once a row, as many bytes as x.
+constexpr int kRowBlocksOfSm = 3;
 /// Blocks an SM that registers must allow, where a thread keeps `floats`: three leave 85 registers, two 128.
 constexpr int min_blocks(int floats) { return floats <= 48 ? 3 : floats <= 96 ? 2 : 1; }
 
@@ -24,7 +27,7 @@ __device__ __forceinline__ void load_pieces(float (&x)[kPieces], const float* ro
   for (int i = 0; i < kPieces; ++i) x[i] = first + kStride * i < count ? row[first + kStride * i] : 0.0f;
 }
 
-/// Grid: up to kRowBlocks blocks, each row by one of them; thread i has columns i, i + 256, ..., one partial.
+/// Grid: up to kRowBlocksOfSm blocks an SM, each row by one of them; thread i has columns i, i + 256, ..., one partial.
 /// Traffic: x and out once (out twice where it accumulates), the weights once a block.
 template <int kPieces, bool kAccumulates>
 __global__ void __launch_bounds__(kThreads, min_blocks((kAccumulates ? 3 : 2) * kPieces))
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kPieces>
 void launch_rows(CUstream_st* stream, const RmsNormLaunch& p) {
   launch_kernel(p.accumulate ? rms_norm_kernel<kPieces, true> : rms_norm_kernel<kPieces, false>,
-                p.num_rows < kRowBlocks ? p.num_rows : kRowBlocks, kThreads, 0, stream, p);
+                std::min(p.num_rows, kRowBlocksOfSm * num_multiprocessors()), kThreads, 0, stream, p);
 }
 
 template <int kTeam, int kPieces>

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -123,10 +124,10 @@ RecurrenceBlocks recurrence_blocks(const RecurrentShape& shape, int64_t num_keys
   if (rows.max_rows <= 16) return RecurrenceBlocks::kSmall;
   // One block an SM, so the last round counts as a whole one; a round of 32 columns takes 4/5 of the time of
   // one of 48 (bench/results/h200-recurrences.csv).
-  constexpr int64_t kSms = 132;
+  const int64_t sms = num_multiprocessors();
   const int64_t run = shape.num_heads / num_keys * shape.value_dim, runs = num_keys * rows.num_sequences;
   const auto rounds = [&](int64_t columns) {
-    return (runs * ((run + columns - 1) / columns) + kSms - 1) / kSms;
+    return (runs * ((run + columns - 1) / columns) + sms - 1) / sms;
   };
   return rounds(32) * 4 <= rounds(48) * 5 ? RecurrenceBlocks::kMedium : RecurrenceBlocks::kWide;
 }

@@ -12,21 +12,18 @@ static_assert(static_cast<int>(RouteScoring::kSoftmax) == static_cast<int>(Route
                   static_cast<int>(RouteScoring::kSigmoid) == static_cast<int>(RouterScoring::kSigmoid),
               "both scorings are one list, so that a cast translates them");
 
-Status check_route(const RouteCall& call) {
-  const int64_t num_experts = call.router_logits.dim(1), num_choices = call.expert_ids.dim(1);
-  if (num_experts <= kMaxRoutedExperts && num_choices <= kMaxRoutedChoices &&
-      call.num_groups <= kMaxRouteGroups)
+Status check_route(int64_t num_experts, int64_t num_choices, int64_t num_groups) {
+  if (num_experts <= kMaxRoutedExperts && num_choices <= kMaxRoutedChoices && num_groups <= kMaxRouteGroups)
     return {};
   return unsupported(
       "a router of {} experts in {} groups, {} a token: CUDA takes up to {} in {} groups, {} a token; the "
-      "CPU any "
-      "number (--device cpu)",
-      num_experts, call.num_groups, num_choices, kMaxRoutedExperts, kMaxRouteGroups, kMaxRoutedChoices);
+      "CPU any number (--device cpu)",
+      num_experts, num_groups, num_choices, kMaxRoutedExperts, kMaxRouteGroups, kMaxRoutedChoices);
 }
 
 RouteLaunch route_launch(const RouteCall& call) {
   const int64_t num_experts = call.router_logits.dim(1), num_choices = call.expert_ids.dim(1);
-  TF_CHECK(check_route(call).ok(), "route on CUDA: an unchecked call");
+  TF_CHECK(check_route(num_experts, num_choices, call.num_groups).ok(), "route on CUDA: an unchecked call");
   TF_CHECK(num_choices <= num_experts && num_experts % call.num_groups == 0,
            "route on CUDA: choices or groups");
   TF_DCHECK(call.router_logits.dtype == DType::kF32 && call.expert_ids.dtype == DType::kI32 &&

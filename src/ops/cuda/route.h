@@ -11,7 +11,7 @@
 namespace tensorfold::cuda {
 
 /// Whether the kernel takes as many experts, choices and groups; otherwise kUnsupported, naming them.
-Status check_route(const RouteCall& call);
+Status check_route(int64_t num_experts, int64_t num_choices, int64_t num_groups);
 
 /// Ops::route(), everything on the device, of a call that check_route() takes.
 RouteLaunch route_launch(const RouteCall& call);

@@ -16,7 +16,8 @@ DeviceSampleRow device_sample_row(const SampleRow& row);
 /// [R] and `tokens` [R] are device memory too; the kernel reads the rows when it runs.
 SampleLaunch sample_launch(int32_t* tokens, View logits, const DeviceSampleRow* rows);
 
-/// Ops::token_probabilities() for logits [R, V] f32 in device memory, row stride free; tokens [R] too.
+/// The probabilities of Ops::sample() for logits [R, V] f32 in device memory, row stride free. tokens and
+/// probabilities [R] are where the device can reach them; the kernel reads the tokens when it runs.
 TokenProbabilitiesLaunch token_probabilities_launch(float* probabilities, View logits, const int32_t* tokens);
 
 }  // namespace tensorfold::cuda

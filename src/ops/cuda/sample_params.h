@@ -37,7 +37,7 @@ inline constexpr int kMaxSampleVocab = kSampleBlocks * kMaxSampleSlice;
 /// One kernel, whatever the rows ask for.
 void launch_sample(CUstream_st* stream, const SampleLaunch& launch);
 
-/// Ops::token_probabilities(). All pointers are to device memory, or to what the device can reach.
+/// The probabilities of Ops::sample(). All pointers are to device memory, or to what the device can reach.
 struct TokenProbabilitiesLaunch {
   const float* logits;      ///< Row r begins at logits + r * logits_stride.
   int64_t logits_stride;    ///< Floats.

@@ -1,4 +1,5 @@
-// token_probabilities() on CUDA: a block takes a row, and reads it from memory twice.
+// The probabilities that sample() gives of the tokens it draws, on CUDA: a block takes a row, and reads it from memory
+// twice.
 #include <cuda_runtime.h>
 
 #include "ops/cuda/device/async.cuh"
@@ -28,6 +29,8 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous_kernel();
   __shared__ float largest_of_warps[kWarps], sums_of_warps[kWarps];
   const float* logits = p.logits + static_cast<int64_t>(blockIdx.x) * p.logits_stride;
+  // By the thread that needs it, and early: it may come from the host's memory.
+  const int32_t token = threadIdx.x == 0 ? __ldcg(p.tokens + blockIdx.x) : -1;
   float largest = logits[0];
   for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads) largest = fmaxf(largest, logits[v]);
   largest = over_block(largest, largest_of_warps, [](float a, float b) { return fmaxf(a, b); });
@@ -35,7 +38,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads) sum += __expf(logits[v] - largest);
   sum = over_block(sum, sums_of_warps, [](float a, float b) { return a + b; });
   if (threadIdx.x != 0) return;
-  const int32_t token = p.tokens[blockIdx.x];
   p.probabilities[blockIdx.x] = token < 0 ? 0.0f : __expf(logits[token] - largest) / sum;
 }
 

@@ -65,7 +65,8 @@ int32_t draw(const std::vector<Candidate>& candidates, const SampleRow& row) {
 
 }  // namespace
 
-void ReferenceOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows) {
+void ReferenceOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
+                          std::span<float> probabilities) {
   ScopedFlushDenormals flush;
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<Candidate> candidates = sorted_tokens(logits.row<const float>(i), logits.dim(1));
@@ -78,12 +79,7 @@ void ReferenceOps::sample(std::span<int32_t> tokens, View logits, std::span<cons
       tokens[i] = draw(candidates, rows[i]);
     }
   }
-}
-
-void ReferenceOps::token_probabilities(std::span<float> probabilities, View logits,
-                                       std::span<const int32_t> tokens) {
-  ScopedFlushDenormals flush;
-  for (size_t i = 0; i < tokens.size(); ++i)
+  for (size_t i = 0; i < probabilities.size(); ++i)
     probabilities[i] =
         tokens[i] < 0 ? 0.0f : token_probability(logits.row<const float>(i), logits.dim(1), tokens[i]);
 }

@@ -30,13 +30,11 @@ std::string to_string(const Case& c) {
                      fmt::join(c.lengths, " "));
 }
 
-constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kSplitApart, AttentionKernel::kSerial,
-                                        AttentionKernel::kWide};
+constexpr AttentionKernel kKernels[] = {AttentionKernel::kSplit, AttentionKernel::kWide};
 const char* to_string(AttentionKernel kernel) {
   switch (kernel) {
-    case AttentionKernel::kSplit: return "split";
-    case AttentionKernel::kSplitApart: return "split, merged apart";
-    case AttentionKernel::kSerial: return "serial";
+    case AttentionKernel::kSplit:
+      return "split";
     case AttentionKernel::kWide: return "wide";
     case AttentionKernel::kAuto: break;
   }
@@ -253,7 +251,7 @@ TEST_F(CudaAttentionTest, IsSoftmaxAttentionWithinTheRoundingOfItsSteps) {
 TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
   for (const Case& c : kCases) {
     const World world(c, false), dirty(c, true);
-    const std::vector<bf16> all = world.attend(world.rows(0, world.num_rows()), AttentionKernel::kSerial);
+    const std::vector<bf16> all = world.attend(world.rows(0, world.num_rows()), AttentionKernel::kWide);
     const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
     for (AttentionKernel kernel : kKernels) {
       const std::string name = fmt::format("{}, {}", to_string(c), to_string(kernel));
@@ -308,10 +306,10 @@ TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
     for (int64_t count : {1, 2, 8, 16, 33, 70}) {
       for (int64_t first : {int64_t{0}, int64_t{60}, int64_t{125}, longest - count}) {
         const Rows rows = world.rows(first, count);
-        const std::vector<bf16> serial = world.attend(rows, AttentionKernel::kSerial);
+        const std::vector<bf16> wide = world.attend(rows, AttentionKernel::kWide);
         for (const SequenceRows& s : rows.sequences) {
           for (int64_t row = s.first_row; row<s.first_row + s.num_rows; row += s.num_rows> 8 ? 7 : 1) {
-            world.expect_row(serial, row, rows.sources[row], rows.positions[row], row % c.num_heads,
+            world.expect_row(wide, row, rows.sources[row], rows.positions[row], row % c.num_heads,
                              s.first_pos + s.num_rows);
             if (HasFatalFailure()) return;
           }
@@ -320,14 +318,46 @@ TEST_F(CudaAttentionTest, RowsOfABlockSeeItToItsEnd) {
           const std::string what =
               fmt::format("{}, {} rows from {}, {}", to_string(c), count, first, to_string(kernel));
           const std::vector<bf16> got = world.attend(rows, kernel);
-          ASSERT_EQ(std::memcmp(got.data(), serial.data(), serial.size() * sizeof(bf16)), 0) << what;
+          ASSERT_EQ(std::memcmp(got.data(), wide.data(), wide.size() * sizeof(bf16)), 0) << what;
           const std::vector<bf16> other = dirty.attend(dirty.rows(first, count), kernel);
-          ASSERT_EQ(std::memcmp(other.data(), serial.data(), serial.size() * sizeof(bf16)), 0)
+          ASSERT_EQ(std::memcmp(other.data(), wide.data(), wide.size() * sizeof(bf16)), 0)
               << what << ", other pages";
         }
       }
     }
   }
+}
+
+// On the host.
+
+TEST(CudaAttentionLaunchTest, FewQueryRowsOfAKvHeadAreSplitAndManyAreNot) {
+  const auto is_split = [](int64_t num_heads, int64_t num_kv_heads, int64_t max_rows,
+                           AttentionKernel kernel) {
+    const KvPages pages{.shape = {num_kv_heads, 128, DType::kBF16}};
+    const int64_t columns = num_heads * 128;
+    const AttentionCall call{.out = View(nullptr, DType::kBF16, {max_rows, columns}),
+                             .q = View(nullptr, DType::kBF16, {max_rows, columns}),
+                             .pages = &pages,
+                             .rows = {},
+                             .num_heads = num_heads};
+    const AttentionRows rows{.num_sequences = 1, .max_rows = max_rows, .num_rows = max_rows, .max_end = 4096};
+    return attention_launch(call, rows, nullptr, kernel).is_split;
+  };
+  EXPECT_TRUE(is_split(8, 8, 64, AttentionKernel::kAuto));
+  EXPECT_FALSE(is_split(8, 8, 65, AttentionKernel::kAuto));
+  EXPECT_TRUE(is_split(32, 4, 8, AttentionKernel::kAuto));
+  EXPECT_FALSE(is_split(32, 4, 9, AttentionKernel::kAuto));
+  EXPECT_TRUE(is_split(32, 4, 900, AttentionKernel::kSplit));
+  EXPECT_FALSE(is_split(32, 4, 1, AttentionKernel::kWide));
+}
+
+TEST(CudaAttentionLaunchTest, CachesThatTheKernelsDoNotTakeAreRefused) {
+  for (const int64_t head_dim : {8, 64, 80, 256})
+    EXPECT_TRUE(check_kv_shape({2, head_dim, DType::kBF16}).ok());
+  EXPECT_EQ(check_kv_shape({2, 264, DType::kBF16}).message(),
+            "head_dim 264: CUDA takes multiples of 8 up to 256; the CPU any (--device cpu)");
+  EXPECT_FALSE(check_kv_shape({2, 60, DType::kBF16}).ok());
+  EXPECT_EQ(check_kv_shape({2, 64, DType::kF32}).code(), StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -394,8 +394,12 @@ TEST(CudaExpertsLaunchTest, TakesGateAndUpOfDifferentFormats) {
 
 TEST(CudaExpertsLaunchTest, SaysWhatItDoesNotTake) {
   const auto message = [](int64_t k, int64_t num_experts, const LinearSpec& into, const LinearSpec& out_of) {
-    const UnreadCall unread(2, k, num_experts, into, out_of, int64_t{1} << 24);
-    return check_experts(unread.call).message();
+    return check_experts({.num_experts = num_experts,
+                          .num_experts_per_tok = k,
+                          .gate_proj = into,
+                          .up_proj = into,
+                          .down_proj = out_of})
+        .message();
   };
   const LinearSpec into = affine4(64, 128, 64), out_of = affine4(128, 64, 64);
   EXPECT_EQ(message(32, 512, into, out_of), "");
@@ -406,6 +410,12 @@ TEST(CudaExpertsLaunchTest, SaysWhatItDoesNotTake) {
   EXPECT_EQ(message(2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64)), "");
   EXPECT_THAT(message(2, 4, affine4(64, 81984, 64), affine4(81984, 64, 64)),
               testing::HasSubstr("CUDA takes up to 81920 columns"));
+  // The same of each projection alone, and no gate is none.
+  EXPECT_NE(message(2, 4, affine4(64, 81984, 64), out_of), "");
+  EXPECT_NE(message(2, 4, into, affine4(64, 81984, 64)), "");
+  const ExpertsSpec without_gate{
+      .num_experts = 4, .num_experts_per_tok = 2, .gate_proj = {}, .up_proj = into, .down_proj = out_of};
+  EXPECT_TRUE(check_experts(without_gate).ok());
   const UnreadCall widest(9, 2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64), int64_t{1} << 24);
   EXPECT_EQ(experts_launch(widest.call, nullptr, ExpertsKernel::kFewRows).task_rows, 1);
 }

@@ -9,6 +9,7 @@
 
 #include "base/fp_env.h"
 #include "ops/cuda/sample_select.h"
+#include "ops/token_probability.h"
 #include "tests/ops/cuda/cuda_test_util.h"
 #include "tests/ops/sample_test_support.h"
 
@@ -454,6 +455,26 @@ TEST(CudaSample, RowsOfAllKindsShareALaunchAndAreDrawnAsAlone) {
   }
 }
 
+TEST(CudaSample, ANaNAtAnyTokenDrawsNothing) {
+  if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
+  Random random(9);
+  const std::vector<SampleRow> rows = {
+      {.temperature = 0}, {}, {.top_k = 3}, {.top_p = 0.5f}, {.min_p = 0.1f}};
+  for (const int64_t n : {1, 5, 5003, 248320}) {
+    const int64_t slice = (n + 4 * kSampleBlocks - 1) / (4 * kSampleBlocks) * 4;  // Of a block.
+    for (const int64_t place : {int64_t{0}, std::min(slice, n - 1), std::min(slice - 1, n - 1), n - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        std::vector<float> logits = logits_of_kind(0, n, random);
+        logits[(place + 1) % n] = kInf;
+        logits[place] = bits_as<float>(nan);
+        const DeviceArray<float> on_device(logits);
+        EXPECT_EQ(draw_on_device(on_device, 0, n, 0, rows), std::vector<int32_t>(rows.size(), -1))
+            << n << " at " << place;
+      }
+    }
+  }
+}
+
 TEST(CudaSample, AGraphServesRowsOfOtherKinds) {
   if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
   const MixedRows first(4001, 3, 7);
@@ -494,7 +515,6 @@ TEST(CudaSample, NoRowsAreNoLaunch) {
 TEST(CudaTokenProbabilities, AreThoseOfTheDefinitionButForTheLastBits) {
   if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
   Random random(7);
-  const auto reference = make_reference_ops();
   for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{1000}, int64_t{248320}}) {
     const int64_t num_rows = 5, stride = n + 3;
     std::vector<float> values(num_rows * stride, 1e30f);  // between rows: not to be read
@@ -502,10 +522,9 @@ TEST(CudaTokenProbabilities, AreThoseOfTheDefinitionButForTheLastBits) {
       for (int64_t v = 0; v < n; ++v) values[t * stride + v] = 4.0f * random.normal();
     const auto last = static_cast<int32_t>(n - 1);
     const std::vector<int32_t> tokens = {0, last, -1, last / 2, last / 3};
-    View on_host(values.data(), DType::kF32, {num_rows, n});
-    on_host.row_stride = stride;
-    std::vector<float> expected(num_rows);
-    reference->token_probabilities(expected, on_host, tokens);
+    std::vector<float> expected;
+    for (int64_t t = 0; t < num_rows; ++t)
+      expected.push_back(tokens[t] < 0 ? 0.0f : token_probability(values.data() + t * stride, n, tokens[t]));
     const DeviceArray<float> logits(values), probabilities(std::vector<float>(num_rows, -1.0f));
     const DeviceArray<int32_t> device_tokens(tokens);
     View view(logits.data(), DType::kF32, {num_rows, n});
@@ -516,6 +535,37 @@ TEST(CudaTokenProbabilities, AreThoseOfTheDefinitionButForTheLastBits) {
     const std::vector<float> found = probabilities.download();
     for (int64_t t = 0; t < num_rows; ++t) EXPECT_NEAR(found[t], expected[t], 1e-4f * expected[t]) << n << " " << t;
     EXPECT_TRUE(probabilities.guards_intact());
+  }
+}
+
+TEST(CudaSample, ACallGivesTokensAndTheirProbabilities) {
+  if (!have_device()) GTEST_SKIP() << "no CUDA device of compute capability 9";
+  auto ops = make_cuda_ops({.memory_bytes = int64_t{256} << 20}).value();
+  const MixedRows mixed(5003, 4, 8);
+  const auto num_rows = static_cast<int64_t>(mixed.rows.size());
+  const auto bytes = static_cast<int64_t>(mixed.logits.size() * sizeof(float));
+  const Buffer logits = ops->device().allocate(bytes, "logits").value();
+  TF_CHECK(ops->device()
+               .copy_to_device(logits.data(), reinterpret_cast<const std::byte*>(mixed.logits.data()), bytes)
+               .ok());
+  View view(logits.data(), DType::kF32, {num_rows, mixed.vocab_size});
+  view.row_stride = mixed.stride;
+  const std::vector<int32_t> expected = mixed.expected();
+  for (int round = 0; round < 3; ++round) {  // The later ones as graphs.
+    std::vector<int32_t> tokens(mixed.rows.size(), -7);
+    std::vector<float> found(mixed.rows.size(), -7.0f);
+    ops->begin_pass({});
+    ops->sample(tokens, view, mixed.rows, found);
+    ASSERT_TRUE(ops->end_pass().ok());
+    EXPECT_EQ(tokens, expected);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const float* row = mixed.logits.data() + static_cast<int64_t>(i) * mixed.stride;
+      const float exact = tokens[i] < 0 ? 0.0f : token_probability(row, mixed.vocab_size, tokens[i]);
+      if (std::isnan(exact))
+        EXPECT_TRUE(std::isnan(found[i])) << i;  // An infinite logit was drawn.
+      else
+        EXPECT_NEAR(found[i], exact, 1e-4f * exact + 1e-30f) << i;
+    }
   }
 }
 

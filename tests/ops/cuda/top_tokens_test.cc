@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "ops/reference/reference_ops.h"
@@ -45,6 +46,21 @@ TEST_F(CudaTopTokens, EqualsTheDefinition) {
       for (int64_t j = 0; j < size; ++j) logits.set(1, j, std::round(logits.get(1, j)));
       sprinkle_specials(logits, random);
       check(logits, k, fmt::format("{} logits with specials, k {}", size, k));
+    }
+  }
+}
+
+TEST_F(CudaTopTokens, ANaNAtAnyTokenLeavesNoneOfItsRow) {
+  Random random(40);
+  for (const int64_t size : {1, 5, 8192, 8193, 32064}) {
+    for (const int64_t place : {int64_t{0}, size / 2, std::min<int64_t>(8191, size - 1), size - 1}) {
+      for (const uint32_t nan : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xffffffffu}) {
+        Array logits(DType::kF32, 3, size);
+        logits.fill(random, 4.0f);
+        logits.set(1, (place + 1) % size, std::numeric_limits<float>::infinity());
+        logits.set(1, place, bits_as<float>(nan));
+        check(logits, 3, fmt::format("NaN at {} of {}", place, size));
+      }
     }
   }
 }

@@ -87,12 +87,6 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// Loads two floats from another block's shared memory.
-__device__ __forceinline__ float2 load_remote_pair(uint32_t address) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-  return v;
-}
 /// Stores four floats in another block's shared memory and counts their 16 bytes on its barrier.
 __device__ __forceinline__ void store_remote(uint32_t address, const float (&v)[4], uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
