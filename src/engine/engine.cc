@@ -432,7 +432,7 @@ void Engine::Impl::count_drafts(Sequence& sequence, int64_t num_drafted, int64_t
   drafts.usage.zero_accept_rounds += is_zero;
   drafts.usage.passes_avoided += drafts.num_passes_avoided;
   const bool is_computed = drafts.source == DraftSource::kPassDrafter;
-  DrafterUsage& usage = drafts.usage.of(is_computed ? pass_drafter_name : drafts.drafter->name());
+  DrafterUsage& usage = drafts.usage.entry_of(is_computed ? pass_drafter_name : drafts.drafter->name());
   usage.rounds += 1;
   usage.drafted += num_drafted;
   usage.accepted += drafts.num_accepted;
