@@ -131,7 +131,7 @@ struct Engine::Impl {
   EngineOptions options;
   SequenceLimits limits;
   std::vector<int32_t> eos_ids;
-  std::string pass_drafter_name;            ///< Empty: none.
+  std::string pass_drafter_name;            ///< Empty: none was made.
   std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
 
   // Engine thread only, once it runs. (Submitting threads make page tables of `pool` and state slots of
@@ -285,6 +285,7 @@ bool Engine::Impl::take_commands() {
 
   for (std::unique_ptr<Sequence>& sequence : submitted) {
     Sequence& added = *sequence;
+    name_drafters(added.drafts, verifier->computing());
     scheduler->add(std::move(sequence));
     if (added.num_tokens() >= added.max_total_tokens) end(added, FinishReason::kLength);
   }
@@ -512,16 +513,16 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> mode
 Result<RequestId> Engine::submit(Request request, EventSink sink) {
   TF_CHECK(sink != nullptr, "a request needs a sink");
   Impl& impl = *impl_;
-  // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
-  // are made outside the lock.
+  TF_RETURN_IF_ERROR(check_request(request, impl.limits, impl.model->tokenizer != nullptr));
+  // The sequence's own memory and the drafter's take time with the length of the prompt, so they are made
+  // outside the lock.
   std::unique_ptr<Drafter> drafter = make_drafter(impl.options, impl.sessions.get(), request);
   const bool wants_computed = request.draft;
-  TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
-                      make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
-                                    *impl.pool, *impl.slots));
+  std::unique_ptr<Sequence> sequence = make_sequence(std::move(request), std::move(sink), impl.limits,
+                                                     impl.model->tokenizer, *impl.pool, *impl.slots);
   sequence->drafts.num_shown = sequence->num_prompt_tokens;
-  name_drafters(sequence->drafts, drafter.get(), wants_computed ? impl.pass_drafter_name : "");
   sequence->drafts.drafter = std::move(drafter);
+  sequence->drafts.computed.is_wanted = wants_computed;
   if (impl.sessions != nullptr && sequence->session)
     impl.sessions->add_prompt(*sequence->session, sequence->tokens);
   RequestId id;

@@ -66,12 +66,13 @@ Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& opti
   return drafter;
 }
 
-void name_drafters(SequenceDrafts& drafts, const Drafter* searching, std::string_view computing) {
-  drafts.computed.is_wanted = !computing.empty();
-  if (searching != nullptr) drafts.usage.drafter = searching->name();
-  if (computing.empty()) return;
-  if (searching != nullptr) drafts.usage.drafter += "+";
-  drafts.usage.drafter += computing;
+void name_drafters(SequenceDrafts& drafts, std::string_view computing) {
+  drafts.computed.is_wanted &= !computing.empty();
+  std::string& name = drafts.usage.drafter;
+  if (drafts.drafter != nullptr) name = drafts.drafter->name();
+  if (!drafts.computed.is_wanted) return;
+  if (!name.empty()) name += "+";
+  name += computing;
 }
 
 }  // namespace tensorfold

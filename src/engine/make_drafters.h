@@ -25,8 +25,8 @@ std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpu
 Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& options,
                                                        const LoadedModel& model);
 
-/// Who drafts for a sequence, as its usage says it ("lookup+mtp"): `searching` may be null, `computing` is
-/// empty where nobody computes guesses for it.
-void name_drafters(SequenceDrafts& drafts, const Drafter* searching, std::string_view computing);
+/// Says in the usage of a sequence who drafts for it ("lookup+mtp"): its own drafter, and `computing` where
+/// it wants computed guesses. Empty: nobody computes any, so it no longer wants them.
+void name_drafters(SequenceDrafts& drafts, std::string_view computing);
 
 }  // namespace tensorfold

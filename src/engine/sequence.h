@@ -130,10 +130,13 @@ struct SequenceLimits {
   int64_t context_tokens = 0;  ///< Longest sequence; all KV pages together hold it.
 };
 
-/// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe
-/// as long as the sequence stays away from the engine's thread; takes no page.
-Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
-                                                const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                KvPagePool& pool, StateSlotPool& slots);
+/// The refusals of Engine::submit, a full queue apart.
+Status check_request(const Request& request, const SequenceLimits& limits, bool has_tokenizer);
+
+/// Makes the sequence of a request that was checked. Thread-safe as long as the sequence stays away from the
+/// engine's thread; takes no page.
+std::unique_ptr<Sequence> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
+                                        const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool,
+                                        StateSlotPool& slots);
 
 }  // namespace tensorfold

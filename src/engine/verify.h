@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ class Verifier {
   /// `turns` may be null. `scheduler` outlives this.
   Verifier(Options options, Scheduler& scheduler, std::unique_ptr<DraftTurns> turns)
       : options_(std::move(options)), scheduler_(scheduler), turns_(std::move(turns)) {}
+
+  /// Name of the drafter that computes guesses; empty where there is none, or it has failed.
+  std::string_view computing() const { return turns_ != nullptr ? turns_->drafter().name() : ""; }
 
   /// Fills Sequence::drafts.draft of the planned sequences that decode: at most as many tokens in all as the
   /// pass has room for. `model_rows` are those of the pass before. Fails only where the device fails to clear

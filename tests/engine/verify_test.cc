@@ -304,6 +304,41 @@ TEST_F(VerifyTest, ADrafterThatFailsIsNotAskedAgain) {
   }
 }
 
+TEST_F(VerifyTest, AfterADrafterHasFailedRequestsNoLongerNameIt) {
+  for (const DraftMode mode : {DraftMode::kModel, DraftMode::kAuto}) {
+    FakeTurns turns{.fails_at_turn = 0};
+    EngineOptions options = drafting(nullptr, 4);
+    options.draft = mode;
+    options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+    start(options);
+    const Request r = request(20, 2, 60);
+    EXPECT_EQ(ask(r).usage.speculative.drafter, mode == DraftMode::kAuto ? "lookup+fake" : "fake");
+    ASSERT_EQ(turns.num_turns, 1);
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(ask(r).usage.speculative.drafter, mode == DraftMode::kAuto ? "lookup" : "");
+    engine_.reset();
+  }
+}
+
+// A drafter may count on tokens of the vocabulary.
+TEST_F(VerifyTest, ARefusedPromptIsShownToNoDrafter) {
+  int num_made = 0;
+  start(drafting([&](const Request& r) {
+    ++num_made;
+    return make_tape(r);
+  }));
+  Request refused = request(20, 2, 60);
+  for (const int32_t token : {-1, static_cast<int32_t>(kFakeVocabSize)}) {
+    refused.prompt[7] = token;
+    EXPECT_FALSE(engine_->submit(refused, [](Event&&) {}).ok());
+  }
+  refused.prompt.clear();
+  EXPECT_FALSE(engine_->submit(refused, [](Event&&) {}).ok());
+  EXPECT_EQ(num_made, 0);
+  EXPECT_EQ(ask(request(20, 2, 60)).usage.completion_tokens, 60);
+  EXPECT_EQ(num_made, 1);
+}
+
 TEST_F(VerifyTest, UsageSaysWhichDrafterWasRight) {
   FakeTurns turns;
   EngineOptions options = drafting(nullptr, 4);
