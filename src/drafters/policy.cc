@@ -107,8 +107,14 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   const auto has_more = [&](size_t choice) {
     return choices[choice].chosen < std::ssize(choices[choice].gains);
   };
-  const auto less = [&](size_t a, size_t b) { return gain(a) < gain(b); };
-  std::vector<size_t> heap;  // choices with a guess left, by the gain of the next one
+  const auto rows = [&](size_t choice) -> int64_t {
+    const DraftChoice& of = choices[choice];
+    return of.rows.empty() ? 1 : of.rows[static_cast<size_t>(of.chosen)];
+  };
+  const auto less = [&](size_t a, size_t b) {
+    return gain(a) / static_cast<double>(rows(a)) < gain(b) / static_cast<double>(rows(b));
+  };
+  std::vector<size_t> heap;  // choices with a guess left, by the gain per row of the next one
   for (size_t i = 0; i < choices.size(); ++i) {
     choices[i].chosen = 0;
     if (has_more(i)) heap.push_back(i);
@@ -117,13 +123,16 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   std::vector<size_t> order;  // choices in the order in which guesses are added
   double tokens = static_cast<double>(num_sequences), best_rate = kLeastGain * tokens / base_ms;
   size_t best = 0;
-  while (!heap.empty() && std::ssize(order) < max_rows) {
+  int64_t num_rows = 0;
+  while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), less);
     const size_t next = heap.back();
     heap.pop_back();
+    if (num_rows + rows(next) > max_rows) continue;  // what follows it has no room either
     order.push_back(next);
     tokens += gain(next);
-    const double rate = tokens / costs.estimate(base_rows + std::ssize(order));
+    num_rows += rows(next);
+    const double rate = tokens / costs.estimate(base_rows + num_rows);
     if (rate > best_rate) {
       best_rate = rate;
       best = order.size();

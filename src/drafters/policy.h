@@ -73,13 +73,16 @@ class DraftLoss {
 struct DraftChoice {
   /// Of each guess in order: the probability that it and all that it follows are right.
   std::span<const double> gains;
+  /// Of each guess: rows that it adds to the pass where those before it are chosen; empty: one each, as in a
+  /// chain.
+  std::span<const int32_t> rows = {};
   int64_t chosen = 0;  ///< Out: the first of them.
 };
 
-/// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, at most max_rows in
-/// all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added by
-/// gain, so the choice is the best of those. Passes grow to at most about twice the largest one that
-/// was measured, so that finding out that rows are dear is not.
+/// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, in at most max_rows
+/// rows in all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added
+/// by gain per row, so the choice is the best of those. Passes grow to at most about twice the largest one
+/// that was measured, so that finding out that rows are dear is not.
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
                    std::span<DraftChoice> choices);
 

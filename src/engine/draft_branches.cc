@@ -46,6 +46,18 @@ class Order {
 
 }  // namespace
 
+void count_added_rows(const Draft& draft, std::span<int32_t> rows) {
+  // A branch goes on from the guess after which nothing came yet; at first that is the known token.
+  std::vector<bool> is_followed(draft.tokens.size() + 1);
+  std::vector<int32_t> depth(draft.tokens.size() + 1);
+  for (size_t i = 0; i < draft.tokens.size(); ++i) {
+    const auto parent = static_cast<size_t>(draft.parents[i] + 1);
+    depth[i + 1] = depth[parent] + 1;
+    rows[i] = is_followed[parent] ? 1 + depth[i + 1] : 1;
+    is_followed[parent] = true;
+  }
+}
+
 void DraftBranches::split(const Draft& draft) {
   branches_.clear();
   if (draft.is_chain()) return;

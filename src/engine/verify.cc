@@ -96,7 +96,9 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
     double gain = 1;
     for (const uint8_t evidence : drafts.draft.evidence)
       query.found_tokens += gain *= drafts.acceptance_of_draft().probability(evidence);
-    query.found_rows += drafts.draft.size();
+    added_rows_.resize(drafts.draft.tokens.size());
+    count_added_rows(drafts.draft, added_rows_);
+    query.found_rows += std::accumulate(added_rows_.begin(), added_rows_.end(), int64_t{0});
   }
   query.chances = chances_;
   return choose_depth(query);
@@ -171,19 +173,24 @@ void Verifier::cut_at_end(Sequence& sequence) const {
 
 void Verifier::choose() {
   choices_.clear();
-  gains_.clear();
-  for (const Sequence* sequence : asked_) gains_.resize(gains_.size() + sequence->drafts.draft.tokens.size());
-  std::span<double> left = gains_;
+  size_t num_guesses = 0;
+  for (const Sequence* sequence : asked_) num_guesses += sequence->drafts.draft.tokens.size();
+  gains_.resize(num_guesses);
+  added_rows_.resize(num_guesses);
+  size_t first = 0;
   for (Sequence* sequence : asked_) {
     SequenceDrafts& drafts = sequence->drafts;
     const Draft& draft = drafts.draft;
-    const std::span<double> gains = left.first(draft.tokens.size());
-    left = left.subspan(gains.size());
+    const std::span<double> gains = std::span(gains_).subspan(first, draft.tokens.size());
+    const std::span<int32_t> rows = std::span(added_rows_).subspan(first, draft.tokens.size());
+    first += gains.size();
     for (size_t i = 0; i < gains.size(); ++i) {
       gains[i] = drafts.acceptance_of_draft().probability(draft.evidence[i]);
       if (draft.parents[i] >= 0) gains[i] *= gains[static_cast<size_t>(draft.parents[i])];
     }
-    choices_.push_back({.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0)});
+    count_added_rows(draft, rows);
+    choices_.push_back(
+        {.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0), .rows = rows});
   }
   if (options_.is_measured) {
     choose_drafts(costs_, known_.num_rows, known_.num_sequences, max_rows_, choices_);

@@ -74,6 +74,7 @@ class Verifier {
   std::vector<Sequence*> asked_;            ///< Sequences with a proposal for this pass.
   std::vector<DraftChoice> choices_;        ///< Of each in asked_.
   std::vector<double> gains_;               ///< Of all choices.
+  std::vector<int32_t> added_rows_;         ///< Likewise: DraftChoice::rows.
   std::vector<double> chances_;             ///< Scratch of choose_turn_depth().
   std::vector<bool> is_right_;              ///< Scratch of learn(), by guess.
 };

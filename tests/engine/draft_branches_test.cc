@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/hash.h"
 #include "tests/support/fake_model.h"
@@ -71,6 +72,29 @@ TEST_F(DraftBranchesTest, TheFirstGuessesBranchIsFirstAndEachOtherBeginsWithTheN
   EXPECT_EQ(nodes(), (std::vector<Tokens>{{0, 2, 5}, {1, 3}, {1, 4}, {0, 2, 6}}));
   branches_->split(draft_of({-1, -1, -1}));
   EXPECT_EQ(nodes(), (std::vector<Tokens>{{0}, {1}, {2}}));
+}
+
+TEST_F(DraftBranchesTest, AddedRowsAreThoseThatTheBranchesHave) {
+  const auto added = [](const Draft& draft) {
+    Tokens rows(draft.tokens.size());
+    count_added_rows(draft, rows);
+    return rows;
+  };
+  EXPECT_EQ(added(draft_of({-1, 0, 1})), (Tokens{1, 1, 1}));
+  EXPECT_EQ(added(draft_of({-1, -1, 0, 1, 1, 2, 2})), (Tokens{1, 2, 1, 1, 3, 1, 4}));
+  start(9, 10, 3);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Tokens parents;
+    for (uint64_t i = 0; i < 12; ++i)
+      parents.push_back(static_cast<int32_t>(mix64(seed * 100 + i) % (i + 1)) - 1);
+    Draft draft = draft_of(parents);
+    const Tokens rows = added(draft);
+    for (; !draft.is_empty(); draft.truncate(draft.size() - 1)) {
+      branches_->split(draft);
+      const int64_t expected = branches_->is_empty() ? draft.size() : branches_->num_rows() - 1;
+      EXPECT_EQ(std::accumulate(rows.begin(), rows.begin() + draft.size(), int64_t{0}), expected) << seed;
+    }
+  }
 }
 
 TEST_F(DraftBranchesTest, KeptGuessesAreInTheOrderOfTheBranches) {

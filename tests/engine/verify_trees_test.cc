@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <latch>
 #include <set>
+#include <thread>
 
 #include "drafters/lookup.h"
 #include "drafters/tape.h"
@@ -214,6 +215,25 @@ TEST_F(VerifyTreesTest, TheRowsOfAPassBoundTheBranches) {
   start(options);
   EXPECT_EQ(ask(r).tokens, serial_reply(r, 100));
   EXPECT_EQ(control_.max_rows, 3 + 4 + 4 + 4);
+}
+
+// A pass is at most about twice as large as one whose time is known; rows that branches repeat are rows.
+TEST_F(VerifyTreesTest, WhatIsMeasuredToPayCountsTheRowsThatBranchesRepeat) {
+  int64_t largest = 0, num_trees = 0;
+  control_.before_pass = [&](const Pass& pass) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // beside which rows cost little
+    const int64_t num_rows = std::ssize(pass.tokens);
+    if (num_rows == 5) return;  // the prompt
+    EXPECT_LE(num_rows, std::max<int64_t>(2 * largest, 2));
+    largest = std::max(largest, num_rows);
+    num_trees += pass.rows.sequences.size() > 1;
+  };
+  EngineOptions options = drafting(tree(kRightFirst), 8);
+  options.draft = DraftMode::kAuto;
+  start(options);
+  const Request r = request(5, 2, 300);
+  EXPECT_EQ(ask(r).tokens, serial_reply(r, 300));
+  EXPECT_GT(num_trees, 0);
 }
 
 TEST_F(VerifyTreesTest, BranchesMayLieAnyhowOverPages) {
