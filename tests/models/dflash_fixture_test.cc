@@ -346,7 +346,12 @@ TEST(BlockDrafter, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error_with("dflash", "vocab_size", 131), "");  // It has nothing of that size.
   EXPECT_THAT(error_with("dflash2", "target_layer_ids", Json(Json::Array{1, 3})),
               HasSubstr("target_layer_ids: expected layers of the target, which has 3, not 3"));
-  EXPECT_THAT(error_with("dflash2", "target_layer_ids", Json(Json::Array{})), HasSubstr("target_layer_ids"));
+  for (const size_t count : {0, 4, 1000000}) {
+    const std::string error = error_with("dflash2", "target_layer_ids", Json(Json::Array(count, Json(1))));
+    EXPECT_THAT(error,
+                HasSubstr("target_layer_ids: expected 1 to 3 layers, as many as the target has, found"));
+    EXPECT_LT(error.size(), 300u);
+  }
   EXPECT_THAT(error_with("dflash2", "mask_token_id", 130),
               HasSubstr("mask_token_id: expected a token below 130"));
   EXPECT_THAT(error_with("dflash", "mask_token_id", Json()), HasSubstr("mask_token_id: expected a token"));
