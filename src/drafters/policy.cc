@@ -15,9 +15,8 @@ constexpr double kFirstSlope = 0.15;
 constexpr int64_t kStalePasses = 512;
 /// Guesses that acceptance looks back on.
 constexpr double kWindow = 40;
-/// What is assumed of each evidence, with the weight of so many guesses.
-constexpr std::array<double, kNumEvidence> kPrior = {0.3, 0.5, 0.7, 0.9};
-constexpr double kPriorWeight = 3;
+/// What is assumed has the weight of so many guesses.
+constexpr double kAssumedWeight = 3;
 /// Gains below this are noise.
 constexpr double kLeastGain = 1.02;
 
@@ -73,22 +72,20 @@ double PassCosts::estimate(int64_t num_rows) const {
   return ms(below) + slope * static_cast<double>(n - below);
 }
 
-double Acceptance::probability(int evidence) const {
-  const Counts& counts = counts_[static_cast<size_t>(evidence)];
-  return (kPriorWeight * kPrior[static_cast<size_t>(evidence)] + counts.right) /
-         (kPriorWeight + counts.tried);
+double GuessRate::probability() const {
+  return (kAssumedWeight * assumed_ + right_) / (kAssumedWeight + tried_);
 }
 
-void Acceptance::add(int evidence, bool is_right) {
-  Counts& counts = counts_[static_cast<size_t>(evidence)];
+void GuessRate::add(bool is_right) {
   static const double kept = std::exp(-1 / kWindow);
-  counts = {.tried = counts.tried * kept + 1, .right = counts.right * kept + (is_right ? 1 : 0)};
+  tried_ = tried_ * kept + 1;
+  right_ = right_ * kept + (is_right ? 1 : 0);
 }
 
-void Acceptance::fade(int evidence) {
-  Counts& counts = counts_[static_cast<size_t>(evidence)];
+void GuessRate::fade() {
   constexpr double kKept = 1 - 1 / (2 * kWindow);
-  counts = {.tried = counts.tried * kKept, .right = counts.right * kKept};
+  tried_ *= kKept;
+  right_ *= kKept;
 }
 
 void DraftLoss::add(double pass_ms, double extra_ms, double saved_ms) {

@@ -36,23 +36,38 @@ class PassCosts {
   int64_t num_added_ = 0;
 };
 
-/// How often the guesses of one request were right, by the drafter's evidence. One thread.
-class Acceptance {
+/// How often guesses were right lately. One thread.
+class GuessRate {
  public:
+  /// What is assumed before there were any.
+  explicit GuessRate(double assumed) : assumed_(assumed) {}
+
   /// Probability that the next guess is right where those before it were.
-  double probability(int evidence) const;
+  double probability() const;
 
   /// A guess that follows right ones was verified.
-  void add(int evidence, bool is_right);
+  void add(bool is_right);
 
-  /// A guess of this evidence was not tried: what is known of it fades.
-  void fade(int evidence);
+  /// A guess was not tried: what is known of it fades.
+  void fade();
 
  private:
-  struct Counts {
-    double tried = 0, right = 0;
-  };
-  std::array<Counts, kNumEvidence> counts_;
+  double assumed_, tried_ = 0, right_ = 0;
+};
+
+/// The rates of one request's guesses, by the drafter's evidence. One thread.
+class Acceptance {
+ public:
+  double probability(int evidence) const { return rate(evidence).probability(); }
+  void add(int evidence, bool is_right) { rate(evidence).add(is_right); }
+  void fade(int evidence) { rate(evidence).fade(); }
+
+ private:
+  GuessRate& rate(int evidence) { return rates_[static_cast<size_t>(evidence)]; }
+  const GuessRate& rate(int evidence) const { return rates_[static_cast<size_t>(evidence)]; }
+
+  std::array<GuessRate, kNumEvidence> rates_ = {GuessRate(0.3), GuessRate(0.5), GuessRate(0.7),
+                                                GuessRate(0.9)};
 };
 
 /// What a drafter costs a request beyond what it saves. A request may lose 1 % of its time and one row more,

@@ -27,12 +27,12 @@ inline constexpr int kNumDraftSources = 2;
 
 /// What the engine's PassDrafter needs to know of a sequence.
 struct ComputedDrafts {
-  bool is_wanted = false;     ///< Whether it drafts for this sequence.
-  std::vector<int32_t> rows;  ///< As DraftTask, of the last pass.
-  int64_t first_pos = 0;      ///< As DraftTask.
-  int64_t num_absorbed = 0;   ///< As DraftTask.
-  Acceptance chance;          ///< Of its guesses, whatever their evidence.
-  double turn_ms = 0;         ///< This sequence's share of the last turn, as far as it counts as a loss.
+  bool is_wanted = false;             ///< Whether it drafts for this sequence.
+  std::vector<int32_t> rows;          ///< As DraftTask, of the last pass.
+  int64_t first_pos = 0;              ///< As DraftTask.
+  int64_t num_absorbed = 0;           ///< As DraftTask.
+  GuessRate chance = GuessRate(0.7);  ///< That a guess after right ones is right, whatever its evidence.
+  double turn_ms = 0;  ///< This sequence's share of the last turn, as far as it counts as a loss.
 
   /// The sequence starts over.
   void reset() {

@@ -10,8 +10,6 @@
 namespace tensorfold {
 namespace {
 
-/// The class under which ComputedDrafts::chance counts, for what is assumed of it at first.
-constexpr int kAnyEvidence = 2;
 /// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of
 /// what turns take nor a loss.
 constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
@@ -75,7 +73,7 @@ bool Verifier::wants_computed(Sequence& sequence) const {
   if (turns_->drafter().follows_model() && drafts.computed.rows.empty()) return false;
   if (drafts.draft.is_empty()) return true;
   return drafts.acceptance_of_draft().probability(drafts.draft.evidence.front()) <
-         drafts.computed.chance.probability(kAnyEvidence);
+         drafts.computed.chance.probability();
 }
 
 /// Guesses that the next turn computes for each planned sequence that wants them.
@@ -92,7 +90,7 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!wants_computed(*rows.sequence) || !is_allowed(*rows.sequence, DraftSource::kPassDrafter)) continue;
-    chances_.push_back(drafts.computed.chance.probability(kAnyEvidence));
+    chances_.push_back(drafts.computed.chance.probability());
     double gain = 1;
     for (const uint8_t evidence : drafts.draft.evidence)
       query.found_tokens += gain *= drafts.acceptance_of_draft().probability(evidence);
@@ -116,7 +114,7 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
     TF_ASSIGN_OR_RETURN(max_tokens, scheduler_.reserve_guesses(sequence, most));
     turn_room_ -= max_tokens;
   }
-  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade(kAnyEvidence);
+  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade();
   const bool follows = turns_->drafter().follows_model() && !computed.rows.empty() && is_allowed;
   if (max_tokens == 0 && !follows) return {};
   const int64_t num_new = turns_->drafter().follows_model() ? std::ssize(computed.rows)
@@ -269,7 +267,7 @@ void Verifier::learn(const PlannedRows& rows) {
     if (parent >= 0 && !is_right_[static_cast<size_t>(parent)])
       continue;  // what follows a wrong one was not tried
     drafts.acceptance_of_draft().add(draft.evidence[i], is_right_[i]);
-    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right_[i]);
+    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(is_right_[i]);
   }
   if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }
