@@ -66,8 +66,8 @@ class Acceptance {
   GuessRate& rate(int evidence) { return rates_[static_cast<size_t>(evidence)]; }
   const GuessRate& rate(int evidence) const { return rates_[static_cast<size_t>(evidence)]; }
 
-  std::array<GuessRate, kNumEvidence> rates_ = {GuessRate(0.3), GuessRate(0.5), GuessRate(0.7),
-                                                GuessRate(0.9)};
+  std::array<GuessRate, kNumEvidence> rates_ = {GuessRate(0.04), GuessRate(0.12), GuessRate(0.3),
+                                                GuessRate(0.5),  GuessRate(0.7),  GuessRate(0.9)};
 };
 
 /// What a drafter costs a request beyond what it saves. A request may lose 1 % of its time and one row more,

@@ -25,7 +25,8 @@ class DraftTurns {
 
   struct Entry {
     Sequence* sequence = nullptr;
-    int64_t max_tokens = 0;  ///< Guesses; the sequence has pages for them.
+    int64_t max_tokens = 0;  ///< Guesses.
+    int64_t max_depth = 0;   ///< Of them, those that follow each other; the sequence has pages for so many.
     Draft draft = {};        ///< Out.
   };
 

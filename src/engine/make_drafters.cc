@@ -45,7 +45,9 @@ Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& opti
                    .weights = *small->weights,
                    .target = {.model = *model.model, .weights = *model.weights},
                    .num_drawable_tokens = num_drawable_tokens(model),
-                   .least_confidence = options.draft_confidence});
+                   .least_confidence = options.draft_confidence,
+                   // Which rows of a tree pay is only known where passes are measured.
+                   .offers_trees = options.draft == DraftMode::kAuto});
   } else if (small != nullptr) {
     drafter =
         std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,

@@ -31,7 +31,7 @@ struct ComputedDrafts {
   std::vector<int32_t> rows;          ///< As DraftTask, of the last pass.
   int64_t first_pos = 0;              ///< As DraftTask.
   int64_t num_absorbed = 0;           ///< As DraftTask.
-  GuessRate chance = GuessRate(0.7);  ///< That a guess after right ones is right, whatever its evidence.
+  GuessRate chance = GuessRate(0.7);  ///< That after right guesses a guess is right.
   double turn_ms = 0;  ///< This sequence's share of the last turn, as far as it counts as a loss.
 
   /// The sequence starts over.

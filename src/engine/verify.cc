@@ -108,10 +108,11 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   computed.turn_ms = 0;
   if (!computed.is_wanted) return {};
   const bool is_allowed = this->is_allowed(sequence, DraftSource::kPassDrafter) || !sequence.is_decoding();
-  int64_t max_tokens = 0;
+  int64_t max_tokens = 0, max_depth = 0;
   if (depth > 0 && is_allowed && wants_computed(sequence)) {
-    const int64_t most = std::min({depth, most_tokens(sequence), turn_room_});
-    TF_ASSIGN_OR_RETURN(max_tokens, scheduler_.reserve_guesses(sequence, most));
+    const int64_t most = std::min(most_tokens(sequence), turn_room_);
+    TF_ASSIGN_OR_RETURN(max_depth, scheduler_.reserve_guesses(sequence, std::min(depth, most)));
+    if (max_depth > 0) max_tokens = std::clamp(tree_tokens_, max_depth, most);
     turn_room_ -= max_tokens;
   }
   if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade();
@@ -120,7 +121,7 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   const int64_t num_new = turns_->drafter().follows_model() ? std::ssize(computed.rows)
                                                             : sequence.num_tokens() - computed.num_absorbed;
   is_usual_turn_ &= sequence.is_decoding() && num_new <= kUsualRows;
-  entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens});
+  entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens, .max_depth = max_depth});
   return {};
 }
 
@@ -129,6 +130,10 @@ Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& 
   entries_.clear();
   is_usual_turn_ = true;
   turn_room_ = max_rows_;
+  // Everyone's share: a draft with more guesses than follow each other is a tree.
+  tree_tokens_ = turns_->drafter().offers_trees() && options_.is_measured && !chances_.empty()
+                     ? max_rows_ / std::ssize(chances_)
+                     : 0;
   for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
   if (entries_.empty()) return {};
   const auto start = std::chrono::steady_clock::now();
@@ -144,7 +149,7 @@ Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& 
 
 void Verifier::take_computed(double turn_ms) {
   int64_t longest = 0;
-  for (const DraftTurns::Entry& entry : entries_) longest = std::max(longest, entry.draft.size());
+  for (const DraftTurns::Entry& entry : entries_) longest = std::max(longest, entry.draft.depth());
   if (is_usual_turn_) turn_costs_.add(1 + longest, turn_ms);
   const double share_ms = turn_ms / static_cast<double>(entries_.size());
   for (DraftTurns::Entry& entry : entries_) {
@@ -178,7 +183,7 @@ void Verifier::choose() {
   size_t first = 0;
   for (Sequence* sequence : asked_) {
     SequenceDrafts& drafts = sequence->drafts;
-    const Draft& draft = drafts.draft;
+    Draft& draft = drafts.draft;
     const std::span<double> gains = std::span(gains_).subspan(first, draft.tokens.size());
     const std::span<int32_t> rows = std::span(added_rows_).subspan(first, draft.tokens.size());
     first += gains.size();
@@ -186,6 +191,7 @@ void Verifier::choose() {
       gains[i] = drafts.acceptance_of_draft().probability(draft.evidence[i]);
       if (draft.parents[i] >= 0) gains[i] *= gains[static_cast<size_t>(draft.parents[i])];
     }
+    if (options_.is_measured && !draft.is_chain()) order_by_gain(draft, gains);
     count_added_rows(draft, rows);
     choices_.push_back(
         {.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0), .rows = rows});
@@ -267,7 +273,12 @@ void Verifier::learn(const PlannedRows& rows) {
     if (parent >= 0 && !is_right_[static_cast<size_t>(parent)])
       continue;  // what follows a wrong one was not tried
     drafts.acceptance_of_draft().add(draft.evidence[i], is_right_[i]);
-    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(is_right_[i]);
+  }
+  if (drafts.source == DraftSource::kPassDrafter) {
+    // By place: one guess of several may be right.
+    for (int64_t i = 0; i < drafts.num_accepted; ++i) drafts.computed.chance.add(true);
+    if (std::ranges::find(draft.parents, drafts.last_accepted) != draft.parents.end())
+      drafts.computed.chance.add(false);
   }
   if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }

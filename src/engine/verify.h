@@ -69,6 +69,7 @@ class Verifier {
   KnownRows known_;
   bool is_usual_turn_ = true;  ///< No entry of it has more to take in than passes of guesses leave.
   int64_t turn_room_ = 0;      ///< Guesses that the turn may still compute.
+  int64_t tree_tokens_ = 0;    ///< Guesses of a sequence in it, where that is more than follow each other.
   int64_t max_rows_ = 0;       ///< Guesses that the pass has room for.
   std::vector<DraftTurns::Entry> entries_;  ///< Of the turn before this pass.
   std::vector<Sequence*> asked_;            ///< Sequences with a proposal for this pass.

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <latch>
+#include <set>
+#include <thread>
 
 #include "drafters/lookup.h"
 #include "drafters/pass_drafter.h"
@@ -59,9 +61,11 @@ class PoisonDrafter final : public TapeDrafter {
 
 /// What a FakePassDrafter is told and what it saw.
 struct FakeTurns {
-  bool is_right = true;  ///< Its guesses; else every third one is wrong.
+  bool is_right = true;       ///< Its guesses; else every third one is wrong.
+  bool offers_trees = false;  ///< Each guess then follows a wrong one for its place.
   int64_t fails_at_turn = -1;
   int64_t num_turns = 0, num_faults = 0, num_guesses = 0;
+  int64_t num_trees = 0;
   int64_t num_holes = 0;  ///< Positions that it was not shown in time.
 };
 
@@ -75,6 +79,7 @@ class FakePassDrafter final : public PassDrafter {
   std::string_view name() const override { return "fake"; }
   std::span<const KvShape> kv_layers() const override { return layers_; }
   bool wants_hidden() const override { return true; }
+  bool offers_trees() const override { return turns_.offers_trees; }
   int64_t max_positions() const override { return kFakeMaxPositions; }
   Status prepare(int64_t, int64_t, int64_t) override { return {}; }
   int64_t scratch_bytes() const override { return 64; }
@@ -112,15 +117,25 @@ class FakePassDrafter final : public PassDrafter {
   void guess(DraftTask& task, const State& state) {
     if (task.max_tokens == 0) return;
     const int64_t known = std::ssize(task.tokens);
-    for (int64_t i = 0; i < task.max_tokens; ++i) {
+    if (task.max_depth < 1 || task.max_depth > task.max_tokens || task.max_tokens > kMaxDraftTokens ||
+        (!turns_.offers_trees && task.max_depth != task.max_tokens) ||
+        std::ssize(task.sampling) != task.max_depth)
+      ++turns_.num_faults;
+    for (int64_t i = 0; i < task.max_depth; ++i) {
       if (task.sampling[static_cast<size_t>(i)].pos != known + i) ++turns_.num_faults;
       *word(state, task, known - 1 + i) = 1;  // gone by the next turn
     }
     const Tokens tokens(task.tokens.begin(), task.tokens.end());
-    for (const int32_t token : fake_reply(tokens, task.max_tokens, task.sampling[0])) {
+    int64_t last = -1;
+    for (const int32_t token : fake_reply(tokens, task.max_depth, task.sampling[0])) {
       const bool is_wrong = !turns_.is_right && ++turns_.num_guesses % 3 == 0;
-      task.draft->append(is_wrong ? (token + 1) % kFakeNanToken : token, 3);
+      const int64_t parent = last;
+      if (turns_.offers_trees) task.draft->append_to(parent, (token + 2) % kFakeNanToken, 5);
+      task.draft->append_to(parent, is_wrong ? (token + 1) % kFakeNanToken : token, 3);
+      last = task.draft->size() - 1;
     }
+    task.draft->truncate(task.max_tokens);
+    if (!task.draft->is_chain()) ++turns_.num_trees;
   }
 
   FakeTurns& turns_;
@@ -233,10 +248,10 @@ TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
 TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
   int64_t num_preemptions = 0;
   for (const DraftMode mode : {DraftMode::kModel, DraftMode::kAuto}) {
-    for (const bool is_right : {false, true}) {
+    for (const auto& [is_right, offers_trees] : {std::pair(false, false), {true, false}, {true, true}}) {
       for (const auto& [pass_tokens, max_sequences] :
            {std::pair<int64_t, int64_t>{1, 3}, {7, 16}, {64, 3}, {512, 16}}) {
-        FakeTurns turns{.is_right = is_right};
+        FakeTurns turns{.is_right = is_right, .offers_trees = offers_trees};
         EngineOptions options = drafting(nullptr, 5);
         options.draft = mode;
         options.pass_tokens = pass_tokens;
@@ -264,7 +279,7 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
           EXPECT_EQ(usage.drafter, !requests[i].draft         ? ""
                                    : mode == DraftMode::kAuto ? "lookup+fake"
                                                               : "fake");
-          if (is_right && mode == DraftMode::kModel) {
+          if (is_right && mode == DraftMode::kModel && !offers_trees) {
             EXPECT_EQ(usage.accepted, usage.drafted);
           }
         }
@@ -275,9 +290,9 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
         if (mode == DraftMode::kModel) {
           EXPECT_EQ(turns.num_holes, 0);
           if (pass_tokens > 1) {
-            EXPECT_GT(stats.draft_accepted_tokens, 200);
+            EXPECT_GT(stats.draft_accepted_tokens, offers_trees && pass_tokens == 7 ? 20 : 200);
           }
-          if (!is_right) {
+          if (!is_right || offers_trees) {
             EXPECT_LT(stats.draft_accepted_tokens, stats.draft_tokens);
           }
         }
@@ -337,6 +352,29 @@ TEST_F(VerifyTest, ARefusedPromptIsShownToNoDrafter) {
   EXPECT_EQ(num_made, 0);
   EXPECT_EQ(ask(request(20, 2, 60)).usage.completion_tokens, 60);
   EXPECT_EQ(num_made, 1);
+}
+
+// The wrong one of two guesses for a place is said to be likelier. Both are verified once rows turn out to
+// cost little beside the pass.
+TEST_F(VerifyTest, TreesAreVerifiedWhereThatIsMeasuredToPay) {
+  std::set<int64_t> branches;  // of a pass
+  control_.before_pass = [&](const Pass& pass) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    branches.insert(std::ssize(pass.rows.sequences));
+  };
+  FakeTurns turns{.offers_trees = true};
+  EngineOptions options = drafting([](const Request&) { return nullptr; }, 6);
+  options.draft = DraftMode::kAuto;
+  options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+  start(options);
+  const Request r = request(20, 2, 300);
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, serial_reply(r, 300));
+  EXPECT_EQ(turns.num_faults, 0);
+  EXPECT_GT(turns.num_trees, 10);
+  EXPECT_GT(branches.size(), 1u) << "no tree was verified";
+  EXPECT_GT(reply.usage.speculative.accepted, 50);
+  EXPECT_LT(reply.usage.speculative.accepted, reply.usage.speculative.drafted);
 }
 
 TEST_F(VerifyTest, UsageSaysWhichDrafterWasRight) {

@@ -7,7 +7,8 @@
 //     --slow          also what is slow on a large model (the reference ops)
 //     --only TEXT     variations whose name contains TEXT
 //     --part K/N      every N-th model, from the K-th on
-//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by name
+//     --device NAME   cpu (default), cuda or cuda:N; models that the device does not take are left out, by
+//     name
 //
 // Exit code 0: no byte differs; 1: one does, or a variation could not be run that should; 2: usage.
 #include <fmt/format.h>
@@ -160,8 +161,9 @@ class Column {
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(alone));
     const ModelSpec& spec = loaded->model->spec();
     workload_ = make_workload(spec, arguments_.max_tokens);
-    const int32_t last_layer = static_cast<int32_t>(spec.num_layers) - 1;
-    TF_RETURN_IF_ERROR(write_toy_drafter({.target_layers = {0, last_layer}}, spec, drafter_folder_.path()));
+    std::vector<int64_t> read_layers = {0};
+    if (spec.num_layers > 1) read_layers.push_back(spec.num_layers - 1);
+    TF_RETURN_IF_ERROR(write_toy_drafter({.target_layers = read_layers}, spec, drafter_folder_.path()));
     TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_, {}));
     for (const Recording& recording : expected_) {
       if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
@@ -182,7 +184,8 @@ class Column {
       return note(Outcome::kFailed, variation.name, other);
     }
     if (variation.guesser == Guesser::kNobody) return compare(variation, variation.name, *loaded);
-    if (variation.guesser == Guesser::kHead && (*loaded)->model->draft_head() == nullptr) return Outcome::kNotRun;
+    if (variation.guesser == Guesser::kHead && (*loaded)->model->draft_head() == nullptr)
+      return Outcome::kNotRun;
     Outcome outcome = Outcome::kSame;
     for (const int64_t width : variation.widths) {
       Variation of_width = variation;
@@ -213,11 +216,11 @@ class Column {
     LoadOptions wish = variation.load;
     wish.with_draft_head = variation.guesser == Guesser::kHead;
     if (variation.guesser == Guesser::kItself) wish.draft_folder = model_.folder;
-    if (variation.guesser == Guesser::kBlock) wish.draft_folder = drafter_folder_.path();
-    const std::string key =
-        fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa), wish.use_reference_ops,
-                    static_cast<int>(wish.cuda.kernels), wish.cuda.use_graphs, wish.with_draft_head,
-                    wish.draft_folder);
+    if (variation.guesser == Guesser::kBlock || variation.guesser == Guesser::kBlockTree)
+      wish.draft_folder = drafter_folder_.path();
+    const std::string key = fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa),
+                                        wish.use_reference_ops, static_cast<int>(wish.cuda.kernels),
+                                        wish.cuda.use_graphs, wish.with_draft_head, wish.draft_folder);
     if (loaded_ != nullptr && key == loaded_key_ && !variation.is_restarted) return loaded_;
     loaded_.reset();  // two large models at once may not fit
     LoadOptions options = wish;
@@ -258,7 +261,8 @@ void print_table(const std::vector<Variation>& variations, const std::vector<Mat
   }
 }
 
-/// The same rows on a CUDA device: those of CPU threads and instruction sets make way for those of its kernels.
+/// The same rows on a CUDA device: those of CPU threads and instruction sets make way for those of its
+/// kernels.
 std::vector<Variation> cuda_variations(const std::string& device) {
   std::vector<Variation> variations = all_variations();
   std::erase_if(variations, [](const Variation& v) {

@@ -203,6 +203,31 @@ TEST_P(DFlashFixture, TheEnginesDrafterProposesTheSame) {
   }
 }
 
+TEST_P(DFlashFixture, TheEnginesDrafterProposesTheTreeOfItsCandidates) {
+  load(make_reference_ops(), {.compute_f32 = true});
+  absorb(0, num_tokens());
+  const BlockProposals proposals = propose();
+  std::vector<int32_t> tokens = input_ids_;
+  tokens.push_back(anchor_);
+  const BlockModel parts = {.name = "dflash",
+                            .drafter = *drafter_->drafter,
+                            .ops = *model_->ops,
+                            .weights = *drafter_->weights,
+                            .target = {*model_->model, *model_->weights},
+                            .offers_trees = true};
+  for (const int64_t max_tokens : {spec().block_size - 1, int64_t{15}, int64_t{40}}) {
+    Draft expected;
+    BlockTree().grow(proposals, 0, {.temperature = 0}, {.max_tokens = max_tokens}, expected);
+    PassDrafterRunner drafter(*model_->ops, std::make_unique<BlockPassDrafter>(parts), num_tokens() + 64);
+    const Draft draft = drafter.turn(tokens, {.taps = target_->taps()}, 0, max_tokens);
+    EXPECT_EQ(draft.tokens, expected.tokens);
+    EXPECT_EQ(draft.parents, expected.parents);
+    EXPECT_EQ(draft.evidence, expected.evidence);
+    EXPECT_EQ(draft.size(), max_tokens);
+    EXPECT_TRUE(max_tokens < 15 || !draft.is_chain());
+  }
+}
+
 TEST_P(DFlashFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {
   load(make_reference_ops(), {});
   absorb(0, num_tokens());

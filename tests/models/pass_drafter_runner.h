@@ -43,6 +43,7 @@ class PassDrafterRunner {
                    .first_pos = first_pos,
                    .page_table = page_table_.data(),
                    .max_tokens = max_tokens,
+                   .max_depth = max_tokens,
                    .sampling = sampling,
                    .draft = &draft};
     Arena scratch(scratch_.data(), scratch_.size_bytes());
