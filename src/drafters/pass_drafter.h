@@ -36,6 +36,8 @@ struct DraftTask {
   int32_t state_slot = -1;
   int64_t max_tokens = 0;  ///< Guesses wanted; 0: none, the rows are taken in only.
   int64_t max_depth = 0;   ///< Of them, those that follow each other. As many, but for who offers_trees().
+  /// Of a drafter that does not follow the model, where no guesses are wanted: positions that it takes in.
+  int64_t num_catch_up = 0;
   std::span<const SampleRow>
       sampling;            ///< [max_depth]: how the model's token would be drawn in place of each guess.
   Draft* draft = nullptr;  ///< Out: empty, or up to max_tokens guesses.
@@ -58,7 +60,7 @@ class PassDrafter {
   virtual std::span<const int32_t> target_layers() const { return {}; }
 
   /// Whether it reads any of that: rows of the model that it is not shown are missed for good then. Otherwise
-  /// it takes in what it lacks when it is next asked for guesses.
+  /// it takes in what it lacks when it is next asked for guesses, or before that where it is told to.
   bool follows_model() const { return wants_hidden() || !target_layers().empty(); }
 
   /// Whether it has several guesses for a place where it is asked for more than follow each other. Otherwise

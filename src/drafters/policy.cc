@@ -93,6 +93,17 @@ void DraftLoss::add(double pass_ms, double extra_ms, double saved_ms) {
   loss_ms_ = std::max(loss_ms_ + extra_ms - saved_ms, -kMostCredit_ms);
 }
 
+int64_t choose_catch_up(const CatchUpQuery& query) {
+  constexpr int64_t kFirst = 16, kGrowth = 4;
+  constexpr double kAssumedShare = 0.25;
+  const int64_t largest = query.turns.largest();
+  const int64_t most = largest == 0 ? kFirst : std::min(kGrowth * largest, kMaxRows);
+  const int64_t count = std::min(query.num_missing, most);
+  if (count <= 0) return 0;
+  const double ms = largest == 0 ? kAssumedShare * query.passes.estimate(count) : query.turns.estimate(count);
+  return ms > 0 && query.budget.allows(ms) ? count : 0;
+}
+
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
                    std::span<DraftChoice> choices) {
   const double base_ms = costs.estimate(base_rows);

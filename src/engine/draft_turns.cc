@@ -37,6 +37,7 @@ Status DraftTurns::run(std::span<Entry> entries, const ModelRows& model_rows, Ar
                       .state_slot = sequence.state.id(),
                       .max_tokens = entry.max_tokens,
                       .max_depth = entry.max_depth,
+                      .num_catch_up = entry.num_catch_up,
                       .sampling = left.first(count),
                       .draft = &entry.draft});
     left = left.subspan(count);

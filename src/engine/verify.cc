@@ -10,8 +10,8 @@
 namespace tensorfold {
 namespace {
 
-/// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of
-/// what turns take nor a loss.
+/// A turn that takes in more positions of a sequence than this is no measure of what turns take. Where the
+/// drafter follows the model they are a prompt's, which it would miss; else it catches up on them first.
 constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
 
 double ms_since(std::chrono::steady_clock::time_point start) {
@@ -102,6 +102,38 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
   return choose_depth(query);
 }
 
+/// Whether the drafter lacks more of the sequence than passes of guesses leave.
+bool Verifier::must_catch_up(const Sequence& sequence) const {
+  if (!options_.is_measured || turns_->drafter().follows_model()) return false;
+  const int64_t num_missing = DraftTurns::num_missing(sequence);
+  return num_missing > 0 && (sequence.drafts.computed.num_absorbed == 0 || num_missing > kUsualRows);
+}
+
+/// A turn in which the drafter catches up on the oldest sequence whose budget has the time.
+void Verifier::catch_up(Arena scratch) {
+  entries_.clear();
+  for (const auto& sequence : scheduler_.running()) {
+    if (!wants_computed(*sequence) || !must_catch_up(*sequence) ||
+        !is_allowed(*sequence, DraftSource::kPassDrafter))
+      continue;
+    const int64_t count = choose_catch_up({.passes = costs_,
+                                           .turns = catch_up_costs_,
+                                           .budget = sequence->drafts.computed.budget,
+                                           .num_missing = DraftTurns::num_missing(*sequence)});
+    if (count == 0) continue;
+    entries_.push_back({.sequence = sequence.get(), .num_catch_up = count});
+    break;
+  }
+  if (entries_.empty()) return;
+  SequenceDrafts& drafts = entries_.front().sequence->drafts;
+  const int64_t num_absorbed = drafts.computed.num_absorbed;
+  const std::optional<double> turn_ms = run_turn({}, scratch);
+  if (!turn_ms) return;
+  drafts.usage.computing_ms += *turn_ms;
+  drafts.computed.budget.spend(*turn_ms);
+  catch_up_costs_.add(drafts.computed.num_absorbed - num_absorbed, *turn_ms);
+}
+
 /// A sequence joins the turn for guesses, or only to be followed.
 Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   ComputedDrafts& computed = sequence.drafts.computed;
@@ -109,7 +141,7 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   if (!computed.is_wanted) return {};
   const bool is_allowed = this->is_allowed(sequence, DraftSource::kPassDrafter) || !sequence.is_decoding();
   int64_t max_tokens = 0, max_depth = 0;
-  if (depth > 0 && is_allowed && wants_computed(sequence)) {
+  if (depth > 0 && is_allowed && wants_computed(sequence) && !must_catch_up(sequence)) {
     const int64_t most = std::min(most_tokens(sequence), turn_room_);
     TF_ASSIGN_OR_RETURN(max_depth, scheduler_.reserve_guesses(sequence, std::min(depth, most)));
     if (max_depth > 0) max_tokens = std::clamp(tree_tokens_, max_depth, most);
@@ -127,6 +159,8 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
 
 Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
   const int64_t depth = choose_turn_depth(planned);
+  if (depth > 0) catch_up(scratch);
+  if (turns_ == nullptr) return {};
   entries_.clear();
   is_usual_turn_ = true;
   turn_room_ = max_rows_;
@@ -136,15 +170,18 @@ Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& 
                      : 0;
   for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
   if (entries_.empty()) return {};
+  if (const std::optional<double> turn_ms = run_turn(model_rows, scratch)) take_computed(*turn_ms);
+  return {};
+}
+
+/// The time of a turn of entries_. Nothing where it fails: the drafter is gone then.
+std::optional<double> Verifier::run_turn(const ModelRows& model_rows, Arena scratch) {
   const auto start = std::chrono::steady_clock::now();
   const Status status = turns_->run(entries_, model_rows, scratch);
-  if (status.ok()) {
-    take_computed(ms_since(start));
-    return {};
-  }
+  if (status.ok()) return ms_since(start);
   log_error("{} failed and is not asked again: {}", turns_->drafter().name(), status.message());
   turns_ = nullptr;
-  return {};
+  return std::nullopt;
 }
 
 void Verifier::take_computed(double turn_ms) {
@@ -223,6 +260,8 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!drafts.has_drafter()) continue;
+    if (rows.sequence->num_tokens() > rows.sequence->num_prompt_tokens + 1)
+      drafts.computed.budget.add(pass_ms / static_cast<double>(std::max<int64_t>(known_.num_sequences, 1)));
     double own_extra_ms = 0, saved_ms = 0;
     if (rows.num_drafted > 0) {
       own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /

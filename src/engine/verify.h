@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -53,8 +54,11 @@ class Verifier {
   void search(Sequence& sequence);
   bool wants_computed(Sequence& sequence) const;
   int64_t choose_turn_depth(std::span<const PlannedRows> planned);
+  bool must_catch_up(const Sequence& sequence) const;
+  void catch_up(Arena scratch);
   Status add_turn_entry(Sequence& sequence, int64_t depth);
   Status compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch);
+  std::optional<double> run_turn(const ModelRows& model_rows, Arena scratch);
   void take_computed(double turn_ms);
   void cut_at_end(Sequence& sequence) const;
   void choose();
@@ -65,7 +69,8 @@ class Verifier {
   Scheduler& scheduler_;
   std::unique_ptr<DraftTurns> turns_;
   PassCosts costs_;
-  PassCosts turn_costs_;  ///< By 1 + tokens computed for each sequence.
+  PassCosts turn_costs_;      ///< By 1 + tokens computed for each sequence.
+  PassCosts catch_up_costs_;  ///< By positions that a turn has caught up on.
   KnownRows known_;
   bool is_usual_turn_ = true;  ///< No entry of it has more to take in than passes of guesses leave.
   int64_t turn_room_ = 0;      ///< Guesses that the turn may still compute.

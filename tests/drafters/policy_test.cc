@@ -236,6 +236,127 @@ TEST(Policy, NovelTextStaysNearSerialSpeedWhateverRowsCost) {
   }
 }
 
+TEST(ChooseCatchUp, StaysInTheBudgetAndGrowsWithWhatIsMeasured) {
+  const PassCosts passes = linear_costs(9, 1), none;
+  CatchUpBudget budget;
+  const auto count = [&](const PassCosts& turns, int64_t num_missing) {
+    return choose_catch_up({.passes = passes, .turns = turns, .budget = budget, .num_missing = num_missing});
+  };
+  PassCosts turns;
+  turns.add(16, 3);
+  EXPECT_EQ(count(none, 1000), 0) << "nothing was decoded yet";
+  EXPECT_EQ(count(turns, 1000), 0);
+  budget.add(620);  // a quarter of 16 rows is 6.25 ms, of 1 % of the time
+  EXPECT_EQ(count(none, 1000), 0);
+  budget.add(10);
+  EXPECT_EQ(count(none, 1000), 16);
+  EXPECT_EQ(count(none, 7), 7);
+  EXPECT_EQ(count(none, 0), 0);
+  EXPECT_EQ(count(PassCosts(), 1000), 16);
+  EXPECT_EQ(count(turns, 20), 20);
+  EXPECT_EQ(count(turns, 1000), 0) << "64 rows are more than the budget has";
+  budget.add(1000);
+  EXPECT_EQ(count(turns, 1000), 64);
+  budget.spend(14);
+  EXPECT_EQ(count(turns, 1000), 0) << "it was spent";
+  turns.add(600, 100);
+  budget.add(20000);
+  EXPECT_EQ(count(turns, 10000), 512);
+}
+
+/// What an engine knows of a draft model's costs, and a draft model whose passes cost what they do.
+struct SimulatedDraftModel {
+  double pass_ms = 1, row_ms = 0.05;  ///< Of one row, and of each more.
+  PassCosts passes = {}, turns = {}, catch_ups = {};
+
+  double ms(int64_t num_rows) const { return pass_ms + row_ms * static_cast<double>(num_rows - 1); }
+
+  /// Tokens per serial millisecond of a reply in a model of 10 ms a pass and 0.4 ms a row more. A guess is
+  /// right with this probability.
+  double speed(int64_t num_prompt_tokens, int64_t num_tokens, double truth, uint64_t seed) {
+    GuessRate chance(0.7);
+    DraftLoss loss;
+    CatchUpBudget budget;
+    int64_t known = num_prompt_tokens + 1, absorbed = 0;
+    double total_ms = 0;
+    for (uint64_t pass = 0; known < num_prompt_tokens + num_tokens; ++pass) {
+      double turn_ms = 0;
+      DraftChoice choice;
+      const std::vector<double> chances = {chance.probability()};
+      const bool is_allowed = loss.allows(passes.estimate(1));
+      const int64_t depth = choose_depth({.passes = passes,
+                                          .turns = turns,
+                                          .base_rows = 1,
+                                          .num_sequences = 1,
+                                          .max_tokens = 8,
+                                          .max_rows = 32,
+                                          .chances = std::span(chances).first(is_allowed ? 1 : 0)});
+      const auto must_catch_up = [&] {
+        const int64_t missing = known - 1 - absorbed;
+        return missing > 0 && (absorbed == 0 || missing > 65);
+      };
+      if (depth > 0 && must_catch_up()) {
+        const int64_t count = choose_catch_up(
+            {.passes = passes, .turns = catch_ups, .budget = budget, .num_missing = known - 1 - absorbed});
+        if (count > 0) {
+          catch_ups.add(count, ms(count));
+          budget.spend(ms(count));
+          total_ms += ms(count);
+          absorbed += count;
+        }
+      }
+      std::vector<double> gains;
+      if (depth > 0 && !must_catch_up()) {
+        turn_ms = ms(known - absorbed) + static_cast<double>(depth - 1) * ms(1);
+        turns.add(1 + depth, turn_ms);
+        absorbed = known;
+        gains = chain(chance.probability(), depth);
+        choice.gains = gains;
+        choose_drafts(passes, 1, 1, 32, {&choice, 1});
+      } else {
+        chance.fade();
+      }
+      int64_t right = 0;
+      const uint64_t word = mix64(seed * 1000 + pass);
+      while (right < choice.chosen && static_cast<double>(mix64(word + right) >> 11) * 0x1p-53 < truth)
+        chance.add(true), ++right;
+      if (right < choice.chosen) chance.add(false);
+      const double pass_ms = 10 + 0.4 * static_cast<double>(choice.chosen);
+      passes.add(1 + choice.chosen, pass_ms);
+      const double extra_ms = passes.estimate(1 + choice.chosen) - passes.estimate(1);
+      loss.add(pass_ms, turn_ms + extra_ms, static_cast<double>(right) * passes.estimate(1));
+      budget.add(pass_ms);
+      total_ms += turn_ms + pass_ms;
+      known += 1 + right;
+    }
+    return static_cast<double>(known - num_prompt_tokens - 1) * 10 / total_ms;
+  }
+};
+
+// Of an engine that has just started, and of one that knows what the draft model costs.
+TEST(Policy, ADraftModelThatCatchesUpLosesLittleOfShortReplies) {
+  for (const double pass_ms : {0.3, 1.0, 3.0, 8.0}) {
+    for (const double row_ms : {0.01, 0.1, 1.0}) {
+      for (const int64_t num_prompt_tokens : {1, 10, 60, 300, 2000}) {
+        for (const int64_t num_tokens : {10, 20, 40, 80, 150, 400}) {
+          SimulatedDraftModel model{.pass_ms = pass_ms, .row_ms = row_ms};
+          for (uint64_t reply = 0; reply < 5; ++reply)
+            EXPECT_GT(model.speed(num_prompt_tokens, num_tokens, 0.05, reply), 0.97)
+                << pass_ms << " ms a pass, " << row_ms << " ms a row, " << num_prompt_tokens << " + "
+                << num_tokens << " tokens, reply " << reply;
+        }
+      }
+    }
+  }
+}
+
+TEST(Policy, ADraftModelThatHasCaughtUpIsUsed) {
+  SimulatedDraftModel model{.pass_ms = 0.5, .row_ms = 0.02};
+  EXPECT_GT(model.speed(300, 1500, 0.9, 1), 1.8);
+  EXPECT_GT(model.speed(300, 1500, 0.9, 2), 2.0) << "its costs are known";
+  EXPECT_GT(model.speed(2000, 4000, 0.9, 3), 1.5);
+}
+
 TEST(Policy, RightGuessesAreUsed) {
   EXPECT_GT(simulated_speed({0.95, 0.95, 0.98, 0.98}, 1.0, 400), 3.0);
   EXPECT_GT(simulated_speed({0.02, 0.02, 0.02, 0.95}, 1.0, 800), 1.4);

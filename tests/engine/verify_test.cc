@@ -377,6 +377,75 @@ TEST_F(VerifyTest, TreesAreVerifiedWhereThatIsMeasuredToPay) {
   EXPECT_LT(reply.usage.speculative.accepted, reply.usage.speculative.drafted);
 }
 
+/// Knows the replies of the fake model, without following it: it has to take in each position in turn.
+class FakeDraftModel final : public PassDrafter {
+ public:
+  struct Seen {
+    int64_t num_faults = 0;
+    std::vector<int64_t> catch_ups = {};  ///< Positions of each turn without guesses.
+    int64_t first_guess_at = -1;          ///< Tokens of the sequence by then.
+  };
+  explicit FakeDraftModel(Seen& seen) : seen_(seen) {}
+
+  std::string_view name() const override { return "fake model"; }
+  std::span<const KvShape> kv_layers() const override { return layers_; }
+  int64_t max_positions() const override { return kFakeMaxPositions; }
+  Status prepare(int64_t, int64_t max_rows, int64_t) override {
+    max_rows_ = max_rows;
+    return {};
+  }
+  int64_t scratch_bytes() const override { return 64; }
+
+  Status run(std::span<DraftTask> tasks, const ModelRows&, const State&, Arena&) override {
+    for (DraftTask& task : tasks) {
+      const int64_t missing = std::ssize(task.tokens) - task.num_absorbed;
+      if (task.max_tokens == 0) {
+        if (task.num_catch_up < 1 || task.num_catch_up >= missing || tasks.size() != 1) ++seen_.num_faults;
+        seen_.catch_ups.push_back(std::min(task.num_catch_up, max_rows_));
+        task.num_absorbed += seen_.catch_ups.back();
+        continue;
+      }
+      if (task.num_absorbed == 0 || missing > kMaxDraftTokens + 1) ++seen_.num_faults;
+      if (seen_.first_guess_at < 0) seen_.first_guess_at = std::ssize(task.tokens);
+      task.num_absorbed += missing;
+      const Tokens tokens(task.tokens.begin(), task.tokens.end());
+      for (const int32_t token : fake_reply(tokens, task.max_depth, task.sampling[0]))
+        task.draft->append(token, 5);
+    }
+    return {};
+  }
+
+ private:
+  Seen& seen_;
+  int64_t max_rows_ = 0;
+  std::vector<KvShape> layers_ = std::vector<KvShape>(1);
+};
+
+TEST_F(VerifyTest, ADraftModelCatchesUpInTimeThatTheReplyHasEarned) {
+  control_.before_pass = [](const Pass&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (const int64_t pass_tokens : {64, 512}) {
+    FakeDraftModel::Seen seen;
+    EngineOptions options = drafting([](const Request&) { return nullptr; }, 6);
+    options.draft = DraftMode::kAuto;
+    options.pass_tokens = pass_tokens;
+    options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakeDraftModel>(seen); };
+    start(options);
+    const Request r = request(300, 2, 400), brief = request(300, 4, 3);
+    EXPECT_EQ(ask(brief).tokens, serial_reply(brief, 3));
+    EXPECT_TRUE(seen.catch_ups.empty()) << "it had earned nothing when its last guess would have counted";
+    const CollectedReply reply = ask(r);
+    EXPECT_EQ(reply.tokens, serial_reply(r, 400));
+    EXPECT_EQ(seen.num_faults, 0);
+    ASSERT_FALSE(seen.catch_ups.empty());
+    EXPECT_EQ(seen.catch_ups.front(), 16) << "the first to find out what it takes";
+    EXPECT_GE(seen.catch_ups.size(), 3u) << "of 16, 64 and 256 positions at most";
+    EXPECT_GE(seen.first_guess_at, 304);
+    EXPECT_GT(reply.usage.speculative.accepted, 50);
+    EXPECT_GT(reply.usage.speculative.computing_ms, 0);
+    engine_.reset();
+  }
+}
+
 TEST_F(VerifyTest, UsageSaysWhichDrafterWasRight) {
   FakeTurns turns;
   EngineOptions options = drafting(nullptr, 4);
