@@ -10,6 +10,7 @@
 #include "drafters/block.h"
 #include "formats/file.h"
 #include "ops/kv_layout.h"
+#include "tests/models/expect_close.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/pass_drafter_runner.h"
 #include "tests/support/temporary_folder.h"
@@ -23,22 +24,6 @@ using testing::HasSubstr;
 
 const std::string kTarget = TENSORFOLD_SOURCE_DIR "/tests/golden/models/qwen3/yarn_mixed_window";
 const std::string kDrafters = TENSORFOLD_SOURCE_DIR "/tests/golden/drafters/";
-
-/// Within 1e-4 of the spread of `expected`.
-void expect_close(std::span<const float> found, std::span<const float> expected, const std::string& name) {
-  ASSERT_EQ(found.size(), expected.size()) << name;
-  double sum = 0, squares = 0, max = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    sum += expected[i], squares += double{expected[i]} * expected[i];
-    const double difference = std::abs(double{found[i]} - double{expected[i]});
-    max = std::isnan(difference) ? INFINITY : std::max(max, difference);
-  }
-  const auto n = static_cast<double>(expected.size());
-  const double spread = std::sqrt(squares / n - sum / n * (sum / n));
-  std::printf("%s: max %.2e of the spread %.2f\n", name.c_str(), max / spread, spread);
-  ASSERT_GT(spread, 0.5) << name;
-  EXPECT_LE(max, 1e-4 * spread) << name;
-}
 
 class DFlashFixture : public testing::TestWithParam<const char*> {
  protected:
