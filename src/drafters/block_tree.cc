@@ -8,8 +8,10 @@
 
 namespace tensorfold {
 
-void BlockTree::find_candidates(const Source& source, int64_t row, int32_t previous,
-                                std::vector<Candidate>& found) {
+/// Adds those of a row to candidates_, likeliest first.
+std::span<BlockTree::Candidate> BlockTree::find_candidates(const Source& source, int64_t row,
+                                                           int32_t previous) {
+  const size_t first = candidates_.size();
   const BlockProposals& proposals = source.proposals;
   const int64_t of_all = proposals.first_row(source.sequence) + row;
   const std::span<const int32_t> tokens = proposals.tokens(of_all);
@@ -21,9 +23,10 @@ void BlockTree::find_candidates(const Source& source, int64_t row, int32_t previ
     const double value = temperature > 0
                              ? sampling::score(scores_[i], temperature, sampling::token_hash(key, tokens[i]))
                              : double{scores_[i]};
-    if (std::isfinite(value)) found.push_back({static_cast<int32_t>(i), value});
+    if (std::isfinite(value)) candidates_.push_back({static_cast<int32_t>(i), value});
   }
-  if (found.empty()) return;
+  const std::span<Candidate> found = std::span(candidates_).subspan(first);
+  if (found.empty()) return found;
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
     return a.log_probability > b.log_probability;
   });
@@ -31,22 +34,23 @@ void BlockTree::find_candidates(const Source& source, int64_t row, int32_t previ
   double sum = 0;
   for (const Candidate& candidate : found) sum += std::exp(candidate.log_probability - best);
   for (Candidate& candidate : found) candidate.log_probability -= best + std::log(sum);
+  return found;
 }
 
 /// `previous` is the candidate of the row before that `parent` is.
 void BlockTree::add_followers(const Source& source, int32_t parent, int64_t row, int32_t previous,
                               double log_probability) {
   if (row == source.proposals.num_rows(source.sequence)) return;
-  Followers& followers = followers_.emplace_back(
-      Followers{.parent = parent, .row = row, .log_probability = log_probability, .candidates = {}});
-  find_candidates(source, row, previous, followers.candidates);
+  const size_t first = candidates_.size();
+  const size_t count = find_candidates(source, row, previous).size();
+  followers_.push_back({parent, row, log_probability, first, count});
   add_next(std::ssize(followers_) - 1, 0);
 }
 
 void BlockTree::add_next(int64_t followers, size_t rank) {
   const Followers& of = followers_[static_cast<size_t>(followers)];
-  if (rank == of.candidates.size()) return;
-  next_.push_back({of.log_probability + of.candidates[rank].log_probability, followers, rank});
+  if (rank == of.count) return;
+  next_.push_back({of.log_probability + candidates_[of.first + rank].log_probability, followers, rank});
   std::push_heap(next_.begin(), next_.end());
 }
 
@@ -55,6 +59,7 @@ void BlockTree::grow(const BlockProposals& proposals, int64_t sequence, const Sa
   const Source source{proposals, sequence, sampling};
   draft.clear();
   followers_.clear();
+  candidates_.clear();
   next_.clear();
   add_followers(source, -1, 0, -1, 0);
   while (!next_.empty() && draft.size() < limits.max_tokens) {
@@ -62,7 +67,7 @@ void BlockTree::grow(const BlockProposals& proposals, int64_t sequence, const Sa
     const Next next = next_.back();
     next_.pop_back();
     const Followers& followers = followers_[static_cast<size_t>(next.followers)];
-    const Candidate candidate = followers.candidates[next.rank];
+    const Candidate candidate = candidates_[followers.first + next.rank];
     const int64_t row = followers.row;
     const auto confidence = static_cast<float>(std::exp(candidate.log_probability));
     draft.append_to(

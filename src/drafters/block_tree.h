@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,10 +38,10 @@ class BlockTree {
     double log_probability = 0;
   };
   struct Followers {
-    int32_t parent = -1;                ///< The guess, of the draft.
-    int64_t row = 0;                    ///< Of the sequence.
-    double log_probability = 0;         ///< Of the guess and all that it follows.
-    std::vector<Candidate> candidates;  ///< Likeliest first.
+    int32_t parent = -1;          ///< The guess, of the draft.
+    int64_t row = 0;              ///< Of the sequence.
+    double log_probability = 0;   ///< Of the guess and all that it follows.
+    size_t first = 0, count = 0;  ///< Of candidates_, likeliest first.
   };
   /// The next candidate of some followers.
   struct Next {
@@ -61,10 +62,11 @@ class BlockTree {
 
   void add_followers(const Source& source, int32_t parent, int64_t row, int32_t previous,
                      double log_probability);
-  void find_candidates(const Source& source, int64_t row, int32_t previous, std::vector<Candidate>& found);
+  std::span<Candidate> find_candidates(const Source& source, int64_t row, int32_t previous);
   void add_next(int64_t followers, size_t rank);
 
   std::vector<Followers> followers_;
+  std::vector<Candidate> candidates_;
   std::vector<Next> next_;  ///< A heap.
   std::vector<float> scores_;
 };
