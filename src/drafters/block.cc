@@ -48,7 +48,7 @@ Status BlockPassDrafter::propose(const State& state, Arena& scratch) {
   layout_.clear();
   anchors_.clear();
   for (const DraftTask* task : guessing_) {
-    const int64_t num_guesses = std::min(task->max_tokens, parts_.drafter.spec().block_size - 1);
+    const int64_t num_guesses = std::min(task->max_depth, parts_.drafter.spec().block_size - 1);
     block_.assign(static_cast<size_t>(1 + num_guesses), parts_.drafter.spec().mask_token_id);
     layout_.add(*task, block_, std::ssize(task->tokens) - 1, /*num_drafted=*/0, /*wants_logits=*/false);
     anchors_.push_back(task->tokens.back());
@@ -66,6 +66,11 @@ void BlockPassDrafter::take_chain(int64_t sequence, DraftTask& task) {
   }
 }
 
+void BlockPassDrafter::take_tree(int64_t sequence, DraftTask& task) {
+  tree_.grow(proposals_, sequence, task.sampling.front(),
+             {.max_tokens = task.max_tokens, .least_confidence = parts_.least_confidence}, *task.draft);
+}
+
 Status BlockPassDrafter::run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,
                              Arena& scratch) {
   TF_RETURN_IF_ERROR(absorb(tasks, model, state, scratch));
@@ -74,7 +79,10 @@ Status BlockPassDrafter::run(std::span<DraftTask> tasks, const ModelRows& model,
     if (task.max_tokens > 0) guessing_.push_back(&task);
   if (guessing_.empty()) return {};
   TF_RETURN_IF_ERROR(propose(state, scratch));
-  for (size_t i = 0; i < guessing_.size(); ++i) take_chain(static_cast<int64_t>(i), *guessing_[i]);
+  for (size_t i = 0; i < guessing_.size(); ++i) {
+    const auto sequence = static_cast<int64_t>(i);
+    parts_.offers_trees ? take_tree(sequence, *guessing_[i]) : take_chain(sequence, *guessing_[i]);
+  }
   return {};
 }
 

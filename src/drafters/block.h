@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "drafters/block_tree.h"
 #include "drafters/pass_drafter.h"
 #include "drafters/pass_layout.h"
 #include "models/block_drafter.h"
@@ -21,6 +22,7 @@ struct BlockModel {
   DraftTarget target;
   int64_t num_drawable_tokens = 0;
   float least_confidence = 0;  ///< As GuessLimits.
+  bool offers_trees = false;   ///< Else each row has one guess, a chain.
 };
 
 /// Takes in what the target's layers made of each position, in step with the target; positions that the
@@ -33,6 +35,7 @@ class BlockPassDrafter final : public PassDrafter {
   std::string_view name() const override { return parts_.name; }
   std::span<const KvShape> kv_layers() const override { return parts_.drafter.spec().kv_layers; }
   std::span<const int32_t> target_layers() const override { return parts_.drafter.spec().target_layers; }
+  bool offers_trees() const override { return parts_.offers_trees; }
   int64_t max_positions() const override { return parts_.target.model.spec().max_position_embeddings; }
   Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) override;
   int64_t scratch_bytes() const override;
@@ -42,6 +45,7 @@ class BlockPassDrafter final : public PassDrafter {
   Status absorb(std::span<DraftTask> tasks, const ModelRows& model, const State& state, Arena& scratch);
   Status propose(const State& state, Arena& scratch);
   void take_chain(int64_t sequence, DraftTask& task);
+  void take_tree(int64_t sequence, DraftTask& task);
 
   BlockModel parts_;
   int64_t max_rows_ = 0;        ///< That a turn takes in.
@@ -54,6 +58,7 @@ class BlockPassDrafter final : public PassDrafter {
   std::vector<DraftTask*> guessing_;  ///< In the order of anchors_.
   BlockProposals proposals_;
   std::vector<DraftedToken> chain_;
+  BlockTree tree_;
 };
 
 }  // namespace tensorfold

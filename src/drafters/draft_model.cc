@@ -13,17 +13,17 @@ Status DraftModelDrafter::prepare(int64_t max_tasks, int64_t max_rows, int64_t m
                                                 .least_confidence = parts_.least_confidence});
 }
 
-/// Known tokens that the state lacks, of those who want guesses, up to max_rows_. Who lacks none then has a
-/// guess.
+/// Known tokens that the state lacks, of those who want guesses or are to catch up, up to max_rows_. Who
+/// wants guesses and lacks none then has one.
 void DraftModelDrafter::lay_out_known(std::span<DraftTask> tasks) {
   layout_.clear();
   guessing_.clear();
   for (DraftTask& task : tasks) {
-    if (task.max_tokens == 0) continue;
     const int64_t num_missing = std::ssize(task.tokens) - task.num_absorbed;
-    const int64_t num_rows = std::min(num_missing, max_rows_ - layout_.num_rows());
+    const int64_t wanted = task.max_tokens > 0 ? num_missing : std::min(task.num_catch_up, num_missing);
+    const int64_t num_rows = std::min(wanted, max_rows_ - layout_.num_rows());
     if (num_rows <= 0) continue;
-    const bool guesses = num_rows == num_missing;
+    const bool guesses = task.max_tokens > 0 && num_rows == num_missing;
     layout_.add(task,
                 task.tokens.subspan(static_cast<size_t>(task.num_absorbed), static_cast<size_t>(num_rows)),
                 task.num_absorbed, /*num_drafted=*/0, guesses);

@@ -25,8 +25,8 @@ struct SmallModel {
 
 /// Follows the sequence with a state of its own, whatever the large model does: a turn takes in what it has
 /// missed, up to max_rows rows in one pass, so that nobody waits long for someone's prompt, and guesses once
-/// nothing is missing. Its guesses are rows that its state is left without, so a wrong one costs nothing to
-/// take back.
+/// nothing is missing; or it only catches up on as much as it is told. Its guesses are rows that its state is
+/// left without, so a wrong one costs nothing to take back.
 class DraftModelDrafter final : public PassDrafter {
  public:
   explicit DraftModelDrafter(const SmallModel& parts) : parts_(parts) {}

@@ -2,6 +2,7 @@
 // in one pass, so a drafter changes speed only, never a reply; how rows are verified is not its business.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -14,11 +15,15 @@ inline constexpr int64_t kMaxDraftTokens = 64;
 
 /// How sure a drafter may be of a guess: 0 (least) to kNumEvidence - 1. What a class is worth is measured
 /// (drafters/policy.h), not promised.
-inline constexpr int kNumEvidence = 4;
+inline constexpr int kNumEvidence = 6;
 
-/// Evidence of a guess that its drafter holds right with this probability.
+/// Evidence of a guess that its drafter holds right with this probability. Of the guesses of a tree many are
+/// unlikely, so those are told apart too.
 constexpr int evidence_of_probability(float probability) {
-  return probability < 0.4f ? 0 : probability < 0.7f ? 1 : probability < 0.9f ? 2 : 3;
+  constexpr float kBorders[kNumEvidence - 1] = {0.08f, 0.2f, 0.4f, 0.7f, 0.9f};
+  int evidence = 0;
+  while (evidence < kNumEvidence - 1 && !(probability < kBorders[evidence])) ++evidence;
+  return evidence;
 }
 
 /// Guessed tokens as a tree: each follows another guess, or the sequence's last token. Parents come before
@@ -30,6 +35,12 @@ struct Draft {
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   bool is_empty() const { return tokens.empty(); }
+  /// Guesses of its longest branch.
+  int64_t depth() const {
+    std::vector<int32_t> depths;
+    for (const int32_t parent : parents) depths.push_back(parent < 0 ? 1 : depths[parent] + 1);
+    return depths.empty() ? 0 : *std::ranges::max_element(depths);
+  }
   bool is_chain() const {
     for (int64_t i = 0; i < size(); ++i)
       if (parents[i] != i - 1) return false;

@@ -15,10 +15,10 @@ constexpr size_t kFirstHeads = 256;
 
 /// Longer matches are surer.
 int evidence_of(int64_t match_length) {
-  constexpr int64_t kBorders[kNumEvidence - 1] = {3, 5, 9};
-  int evidence = 0;
-  while (evidence < kNumEvidence - 1 && match_length >= kBorders[evidence]) ++evidence;
-  return evidence;
+  constexpr int64_t kBorders[] = {3, 5, 9};
+  constexpr auto kLeast = kNumEvidence - 1 - std::ssize(kBorders);
+  return static_cast<int>(
+      kLeast + std::ranges::count_if(kBorders, [&](int64_t border) { return match_length >= border; }));
 }
 
 }  // namespace

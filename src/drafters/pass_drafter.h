@@ -31,12 +31,15 @@ struct DraftTask {
   /// has new pages. In and out.
   int64_t num_absorbed = 0;
   /// The sequence's pages and slot; the pages cover the rows and, where guesses are wanted, tokens.size() +
-  /// max_tokens positions. What a turn writes at positions from tokens.size() on is gone by the next one.
+  /// max_depth positions. What a turn writes at positions from tokens.size() on is gone by the next one.
   const int32_t* page_table = nullptr;
   int32_t state_slot = -1;
   int64_t max_tokens = 0;  ///< Guesses wanted; 0: none, the rows are taken in only.
+  int64_t max_depth = 0;   ///< Of them, those that follow each other. As many, but for who offers_trees().
+  /// Of a drafter that does not follow the model, where no guesses are wanted: positions that it takes in.
+  int64_t num_catch_up = 0;
   std::span<const SampleRow>
-      sampling;            ///< [max_tokens]: how the model's token would be drawn in place of each guess.
+      sampling;            ///< [max_depth]: how the model's token would be drawn in place of each guess.
   Draft* draft = nullptr;  ///< Out: empty, or up to max_tokens guesses.
 };
 
@@ -57,8 +60,12 @@ class PassDrafter {
   virtual std::span<const int32_t> target_layers() const { return {}; }
 
   /// Whether it reads any of that: rows of the model that it is not shown are missed for good then. Otherwise
-  /// it takes in what it lacks when it is next asked for guesses.
+  /// it takes in what it lacks when it is next asked for guesses, or before that where it is told to.
   bool follows_model() const { return wants_hidden() || !target_layers().empty(); }
+
+  /// Whether it has several guesses for a place where it is asked for more than follow each other. Otherwise
+  /// its drafts are chains.
+  virtual bool offers_trees() const { return false; }
 
   /// Longest sequence it can follow; it has no guess beyond.
   virtual int64_t max_positions() const = 0;

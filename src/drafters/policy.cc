@@ -15,9 +15,8 @@ constexpr double kFirstSlope = 0.15;
 constexpr int64_t kStalePasses = 512;
 /// Guesses that acceptance looks back on.
 constexpr double kWindow = 40;
-/// What is assumed of each evidence, with the weight of so many guesses.
-constexpr std::array<double, kNumEvidence> kPrior = {0.3, 0.5, 0.7, 0.9};
-constexpr double kPriorWeight = 3;
+/// What is assumed has the weight of so many guesses.
+constexpr double kAssumedWeight = 3;
 /// Gains below this are noise.
 constexpr double kLeastGain = 1.02;
 
@@ -73,27 +72,36 @@ double PassCosts::estimate(int64_t num_rows) const {
   return ms(below) + slope * static_cast<double>(n - below);
 }
 
-double Acceptance::probability(int evidence) const {
-  const Counts& counts = counts_[static_cast<size_t>(evidence)];
-  return (kPriorWeight * kPrior[static_cast<size_t>(evidence)] + counts.right) /
-         (kPriorWeight + counts.tried);
+double GuessRate::probability() const {
+  return (kAssumedWeight * assumed_ + right_) / (kAssumedWeight + tried_);
 }
 
-void Acceptance::add(int evidence, bool is_right) {
-  Counts& counts = counts_[static_cast<size_t>(evidence)];
+void GuessRate::add(bool is_right) {
   static const double kept = std::exp(-1 / kWindow);
-  counts = {.tried = counts.tried * kept + 1, .right = counts.right * kept + (is_right ? 1 : 0)};
+  tried_ = tried_ * kept + 1;
+  right_ = right_ * kept + (is_right ? 1 : 0);
 }
 
-void Acceptance::fade(int evidence) {
-  Counts& counts = counts_[static_cast<size_t>(evidence)];
+void GuessRate::fade() {
   constexpr double kKept = 1 - 1 / (2 * kWindow);
-  counts = {.tried = counts.tried * kKept, .right = counts.right * kKept};
+  tried_ *= kKept;
+  right_ *= kKept;
 }
 
 void DraftLoss::add(double pass_ms, double extra_ms, double saved_ms) {
   elapsed_ms_ += pass_ms;
   loss_ms_ = std::max(loss_ms_ + extra_ms - saved_ms, -kMostCredit_ms);
+}
+
+int64_t choose_catch_up(const CatchUpQuery& query) {
+  constexpr int64_t kFirst = 16, kGrowth = 4;
+  constexpr double kAssumedShare = 0.25;
+  const int64_t largest = query.turns.largest();
+  const int64_t most = largest == 0 ? kFirst : std::min(kGrowth * largest, kMaxRows);
+  const int64_t count = std::min(query.num_missing, most);
+  if (count <= 0) return 0;
+  const double ms = largest == 0 ? kAssumedShare * query.passes.estimate(count) : query.turns.estimate(count);
+  return ms > 0 && query.budget.allows(ms) ? count : 0;
 }
 
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
@@ -107,8 +115,14 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   const auto has_more = [&](size_t choice) {
     return choices[choice].chosen < std::ssize(choices[choice].gains);
   };
-  const auto less = [&](size_t a, size_t b) { return gain(a) < gain(b); };
-  std::vector<size_t> heap;  // choices with a guess left, by the gain of the next one
+  const auto rows = [&](size_t choice) -> int64_t {
+    const DraftChoice& of = choices[choice];
+    return of.rows.empty() ? 1 : of.rows[static_cast<size_t>(of.chosen)];
+  };
+  const auto less = [&](size_t a, size_t b) {
+    return gain(a) / static_cast<double>(rows(a)) < gain(b) / static_cast<double>(rows(b));
+  };
+  std::vector<size_t> heap;  // choices with a guess left, by the gain per row of the next one
   for (size_t i = 0; i < choices.size(); ++i) {
     choices[i].chosen = 0;
     if (has_more(i)) heap.push_back(i);
@@ -117,13 +131,16 @@ void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequen
   std::vector<size_t> order;  // choices in the order in which guesses are added
   double tokens = static_cast<double>(num_sequences), best_rate = kLeastGain * tokens / base_ms;
   size_t best = 0;
-  while (!heap.empty() && std::ssize(order) < max_rows) {
+  int64_t num_rows = 0;
+  while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), less);
     const size_t next = heap.back();
     heap.pop_back();
+    if (num_rows + rows(next) > max_rows) continue;  // what follows it has no room either
     order.push_back(next);
     tokens += gain(next);
-    const double rate = tokens / costs.estimate(base_rows + std::ssize(order));
+    num_rows += rows(next);
+    const double rate = tokens / costs.estimate(base_rows + num_rows);
     if (rate > best_rate) {
       best_rate = rate;
       best = order.size();

@@ -36,23 +36,38 @@ class PassCosts {
   int64_t num_added_ = 0;
 };
 
-/// How often the guesses of one request were right, by the drafter's evidence. One thread.
-class Acceptance {
+/// How often guesses were right lately. One thread.
+class GuessRate {
  public:
+  /// What is assumed before there were any.
+  explicit GuessRate(double assumed) : assumed_(assumed) {}
+
   /// Probability that the next guess is right where those before it were.
-  double probability(int evidence) const;
+  double probability() const;
 
   /// A guess that follows right ones was verified.
-  void add(int evidence, bool is_right);
+  void add(bool is_right);
 
-  /// A guess of this evidence was not tried: what is known of it fades.
-  void fade(int evidence);
+  /// A guess was not tried: what is known of it fades.
+  void fade();
 
  private:
-  struct Counts {
-    double tried = 0, right = 0;
-  };
-  std::array<Counts, kNumEvidence> counts_;
+  double assumed_, tried_ = 0, right_ = 0;
+};
+
+/// The rates of one request's guesses, by the drafter's evidence. One thread.
+class Acceptance {
+ public:
+  double probability(int evidence) const { return rate(evidence).probability(); }
+  void add(int evidence, bool is_right) { rate(evidence).add(is_right); }
+  void fade(int evidence) { rate(evidence).fade(); }
+
+ private:
+  GuessRate& rate(int evidence) { return rates_[static_cast<size_t>(evidence)]; }
+  const GuessRate& rate(int evidence) const { return rates_[static_cast<size_t>(evidence)]; }
+
+  std::array<GuessRate, kNumEvidence> rates_ = {GuessRate(0.04), GuessRate(0.12), GuessRate(0.3),
+                                                GuessRate(0.5),  GuessRate(0.7),  GuessRate(0.9)};
 };
 
 /// What a drafter costs a request beyond what it saves. A request may lose 1 % of its time and one row more,
@@ -69,17 +84,50 @@ class DraftLoss {
   double elapsed_ms_ = 0, loss_ms_ = 0;
 };
 
+/// What a drafter that keeps a state of its own may take of a request's time to catch up on its tokens,
+/// before it has guessed any: a reply that ends soon never earns it back. So it comes out of 1 % of the time
+/// that the request has been decoding, beside what DraftLoss allows, and is not begun before there is enough.
+class CatchUpBudget {
+ public:
+  /// The request was decoded for so long; of a pass of several its share.
+  void add(double decoding_ms) { decoding_ms_ += decoding_ms; }
+  /// A turn that catches up took so long.
+  void spend(double ms) { spent_ms_ += ms; }
+  bool allows(double ms) const { return spent_ms_ + ms <= kShare * decoding_ms_; }
+
+ private:
+  static constexpr double kShare = 0.01;
+  double decoding_ms_ = 0, spent_ms_ = 0;
+};
+
+/// What choose_catch_up() goes by.
+struct CatchUpQuery {
+  const PassCosts& passes;  ///< Of the model, by rows.
+  const PassCosts& turns;   ///< Of the drafter, by positions that a turn has caught up on.
+  const CatchUpBudget& budget;
+  int64_t num_missing = 0;
+};
+
+/// Positions that a drafter should catch up on in a turn: all that it lacks or as many as make rows cheap,
+/// where the budget has the time that this is expected to take; else none. What it takes is found out in
+/// turns of at most four times as many positions as were measured, the first as if the drafter took a quarter
+/// of the model's time.
+int64_t choose_catch_up(const CatchUpQuery& query);
+
 /// A sequence whose draft may be verified.
 struct DraftChoice {
   /// Of each guess in order: the probability that it and all that it follows are right.
   std::span<const double> gains;
+  /// Of each guess: rows that it adds to the pass where those before it are chosen; empty: one each, as in a
+  /// chain.
+  std::span<const int32_t> rows = {};
   int64_t chosen = 0;  ///< Out: the first of them.
 };
 
-/// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, at most max_rows in
-/// all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added by
-/// gain, so the choice is the best of those. Passes grow to at most about twice the largest one that
-/// was measured, so that finding out that rows are dear is not.
+/// Chooses how many guesses of each sequence a pass of base_rows other rows verifies, in at most max_rows
+/// rows in all, for the most tokens per millisecond; num_sequences tokens come without any. Guesses are added
+/// by gain per row, so the choice is the best of those. Passes grow to at most about twice the largest one
+/// that was measured, so that finding out that rows are dear is not.
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,
                    std::span<DraftChoice> choices);
 

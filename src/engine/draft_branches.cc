@@ -44,7 +44,63 @@ class Order {
   std::vector<int32_t> index_of_, order_;
 };
 
+/// Rows of a draft that grows guess by guess.
+class AddedRows {
+ public:
+  explicit AddedRows(const Draft& draft)
+      : draft_(draft), is_there_(draft.tokens.size()), is_followed_(draft.tokens.size() + 1) {
+    for (const int32_t parent : draft.parents) depths_.push_back(parent < 0 ? 1 : depths_[parent] + 1);
+  }
+
+  /// Whether the guess is not there yet, but what it follows is.
+  bool may_follow(int32_t i) const {
+    const int32_t parent = draft_.parents[i];
+    return !is_there_[i] && (parent < 0 || is_there_[parent]);
+  }
+  /// Rows that the guess adds. It is the only new one where it goes on from the end of a branch; at first
+  /// that is the known token.
+  int64_t of(int32_t i) const { return is_followed_[draft_.parents[i] + 1] ? 1 + depths_[i] : 1; }
+  void add(int32_t i) {
+    is_there_[i] = true;
+    is_followed_[draft_.parents[i] + 1] = true;
+  }
+
+ private:
+  const Draft& draft_;
+  std::vector<bool> is_there_;
+  std::vector<bool> is_followed_;  ///< By 1 + the guess; 0 is the known token.
+  std::vector<int32_t> depths_;
+};
+
 }  // namespace
+
+void count_added_rows(const Draft& draft, std::span<int32_t> rows) {
+  AddedRows added(draft);
+  for (int32_t i = 0; i < draft.size(); ++i) {
+    rows[static_cast<size_t>(i)] = static_cast<int32_t>(added.of(i));
+    added.add(i);
+  }
+}
+
+void order_by_gain(Draft& draft, std::span<double> gains) {
+  AddedRows added(draft);
+  std::vector<int32_t> order;
+  std::vector<double> ordered;
+  while (std::ssize(order) < draft.size()) {
+    int32_t best = -1;
+    double best_rate = 0;
+    for (int32_t i = 0; i < draft.size(); ++i) {
+      if (!added.may_follow(i)) continue;
+      const double rate = gains[static_cast<size_t>(i)] / static_cast<double>(added.of(i));
+      if (best < 0 || rate > best_rate) best = i, best_rate = rate;
+    }
+    added.add(best);
+    order.push_back(best);
+    ordered.push_back(gains[static_cast<size_t>(best)]);
+  }
+  draft.keep(order);
+  std::ranges::copy(ordered, gains.begin());
+}
 
 void DraftBranches::split(const Draft& draft) {
   branches_.clear();

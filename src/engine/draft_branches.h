@@ -26,6 +26,16 @@ struct DraftBranch {
   int64_t num_rows() const { return 1 + std::ssize(nodes); }
 };
 
+/// Rows that each guess adds to a pass that has those before it: one, and where it begins a branch those of
+/// the last known token and of the guesses that lead to it again. Fills rows [draft.size()].
+void count_added_rows(const Draft& draft, std::span<int32_t> rows);
+
+/// Puts the guesses of a draft in the order in which they are worth their rows: of those that follow what is
+/// there already each time the one with the most gain per row that it adds, the first of equals. So what is
+/// cut off at any place is worth least, and where rows are dear a chain is left. gains [draft.size()] are put
+/// in order with them.
+void order_by_gain(Draft& draft, std::span<double> gains);
+
 /// The branches of the draft of one sequence that decodes, from the plan of a pass until its tokens are
 /// accepted; none where the draft is a chain, which takes the sequence's own rows and pages. Owned by the
 /// sequence; engine thread only.

@@ -19,7 +19,7 @@ Status DraftTurns::run(std::span<Entry> entries, const ModelRows& model_rows, Ar
   sampling_.clear();
   for (const Entry& entry : entries) {
     const Sequence& sequence = *entry.sequence;
-    for (int64_t i = 0; i < entry.max_tokens; ++i)
+    for (int64_t i = 0; i < entry.max_depth; ++i)
       sampling_.push_back(sample_row(sequence.sampling, sequence.seed, sequence.num_tokens() + i));
   }
   tasks_.clear();
@@ -27,7 +27,7 @@ Status DraftTurns::run(std::span<Entry> entries, const ModelRows& model_rows, Ar
   for (Entry& entry : entries) {
     Sequence& sequence = *entry.sequence;
     const ComputedDrafts& computed = sequence.drafts.computed;
-    const auto count = static_cast<size_t>(entry.max_tokens);
+    const auto count = static_cast<size_t>(entry.max_depth);
     entry.draft.clear();
     tasks_.push_back({.tokens = sequence.tokens,
                       .rows = computed.rows,
@@ -36,6 +36,8 @@ Status DraftTurns::run(std::span<Entry> entries, const ModelRows& model_rows, Ar
                       .page_table = sequence.pages.data(),
                       .state_slot = sequence.state.id(),
                       .max_tokens = entry.max_tokens,
+                      .max_depth = entry.max_depth,
+                      .num_catch_up = entry.num_catch_up,
                       .sampling = left.first(count),
                       .draft = &entry.draft});
     left = left.subspan(count);

@@ -25,9 +25,17 @@ class DraftTurns {
 
   struct Entry {
     Sequence* sequence = nullptr;
-    int64_t max_tokens = 0;  ///< Guesses; the sequence has pages for them.
-    Draft draft = {};        ///< Out.
+    int64_t max_tokens = 0;    ///< Guesses.
+    int64_t max_depth = 0;     ///< Of them, those that follow each other; the sequence has pages for so many.
+    int64_t num_catch_up = 0;  ///< As DraftTask.
+    Draft draft = {};          ///< Out.
   };
+
+  /// Positions of a sequence that the drafter does not have, but for the last known one, whose row gives the
+  /// first guess. Of a drafter that does not follow the model.
+  static int64_t num_missing(const Sequence& sequence) {
+    return sequence.num_tokens() - 1 - sequence.drafts.computed.num_absorbed;
+  }
 
   /// Shows the drafter what is new of each sequence, and takes its guesses. An error is a fault of the
   /// backend.

@@ -5,7 +5,7 @@
 
 namespace tensorfold {
 
-DrafterUsage& DraftUsage::of(std::string_view name) {
+DrafterUsage& DraftUsage::entry_of(std::string_view name) {
   for (DrafterUsage& usage : drafters)
     if (usage.name == name) return usage;
   return drafters.emplace_back(DrafterUsage{.name = std::string(name)});
@@ -23,7 +23,7 @@ void DraftUsage::add(const DraftUsage& other) {
   search.match_tokens += other.search.match_tokens;
   computing_ms += other.computing_ms;
   for (const DrafterUsage& its : other.drafters) {
-    DrafterUsage& own = of(its.name);
+    DrafterUsage& own = entry_of(its.name);
     own.rounds += its.rounds;
     own.drafted += its.drafted;
     own.accepted += its.accepted;

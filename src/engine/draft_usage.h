@@ -39,7 +39,7 @@ struct DraftUsage {
   }
 
   /// The entry of a drafter, made where there is none.
-  DrafterUsage& of(std::string_view name);
+  DrafterUsage& entry_of(std::string_view name);
 
   /// Adds the counts of another request.
   void add(const DraftUsage& other);

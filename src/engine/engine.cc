@@ -12,13 +12,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "drafters/block.h"
-#include "drafters/draft_model.h"
-#include "drafters/lookup.h"
-#include "drafters/mtp.h"
 #include "drafters/session_corpus.h"
 #include "engine/draft_turns.h"
 #include "engine/kv_pages.h"
+#include "engine/make_drafters.h"
 #include "engine/pass.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -78,72 +75,6 @@ int64_t max_drafted_rows(const EngineOptions& options) {
   return std::clamp(kSeveral, options.draft_max, 2 * options.draft_max * options.max_sequences);
 }
 
-/// Prompt lookup with what the request's session has beside its prompt.
-std::unique_ptr<Drafter> make_lookup(SessionCorpus* sessions, const Request& request) {
-  auto lookup = std::make_unique<LookupDrafter>();
-  if (sessions == nullptr || !request.session) return lookup;
-  for (const std::vector<int32_t>& text : sessions->texts_beside(*request.session, request.prompt))
-    lookup->add_text(text);
-  return lookup;
-}
-
-/// The drafter that EngineOptions::draft means for a request, or null.
-std::unique_ptr<Drafter> make_drafter(const EngineOptions& options, SessionCorpus* sessions,
-                                      const Request& request) {
-  if (options.draft == DraftMode::kOff || options.draft == DraftMode::kModel || !request.draft)
-    return nullptr;
-  std::unique_ptr<Drafter> drafter =
-      options.make_drafter ? options.make_drafter(request) : make_lookup(sessions, request);
-  if (drafter != nullptr) drafter->extend(request.prompt);
-  return drafter;
-}
-
-/// The drafter that computes its guesses for all requests, or null.
-Result<std::unique_ptr<PassDrafter>> make_pass_drafter(const EngineOptions& options,
-                                                       const LoadedModel& model) {
-  std::unique_ptr<PassDrafter> drafter;
-  if (options.draft != DraftMode::kModel && options.draft != DraftMode::kAuto) return drafter;
-  if (options.make_pass_drafter) {
-    drafter = options.make_pass_drafter(model);
-  } else if (const LoadedDraftModel* small = model.draft_model.get();
-             small != nullptr && small->block_drafter) {
-    drafter = std::make_unique<BlockPassDrafter>(
-        BlockModel{.name = small->name,
-                   .drafter = *small->block_drafter,
-                   .ops = *model.ops,
-                   .weights = *small->weights,
-                   .target = {.model = *model.model, .weights = *model.weights},
-                   .num_drawable_tokens = num_drawable_tokens(model),
-                   .least_confidence = options.draft_confidence});
-  } else if (small != nullptr) {
-    drafter =
-        std::make_unique<DraftModelDrafter>(SmallModel{.name = small->name,
-                                                       .model = *small->model,
-                                                       .ops = *model.ops,
-                                                       .weights = *small->weights,
-                                                       .num_drawable_tokens = num_drawable_tokens(model),
-                                                       .least_confidence = options.draft_confidence});
-  } else if (model.model->draft_head() != nullptr) {
-    drafter = std::make_unique<MtpDrafter>(MtpModel{.model = *model.model,
-                                                    .ops = *model.ops,
-                                                    .weights = *model.weights,
-                                                    .num_drawable_tokens = num_drawable_tokens(model),
-                                                    .least_confidence = options.draft_confidence});
-  }
-  if (drafter == nullptr && options.draft == DraftMode::kModel)
-    return invalid_argument("{} has no draft head (MTP), and no draft model was given", model.name);
-  return drafter;
-}
-
-/// Who drafts for a sequence, as its usage says it: "lookup+mtp".
-void name_drafters(SequenceDrafts& drafts, const Drafter* searching, std::string_view computing) {
-  drafts.computed.is_wanted = !computing.empty();
-  if (searching != nullptr) drafts.usage.drafter = searching->name();
-  if (computing.empty()) return;
-  if (searching != nullptr) drafts.usage.drafter += "+";
-  drafts.usage.drafter += computing;
-}
-
 /// What a sequence keeps, of the model and then of the drafter.
 struct StateShapes {
   std::vector<KvShape> kv_layers;
@@ -200,7 +131,7 @@ struct Engine::Impl {
   EngineOptions options;
   SequenceLimits limits;
   std::vector<int32_t> eos_ids;
-  std::string pass_drafter_name;            ///< Empty: none.
+  std::string pass_drafter_name;            ///< Empty: none was made.
   std::unique_ptr<SessionCorpus> sessions;  ///< Thread-safe. Null where nothing is kept.
 
   // Engine thread only, once it runs. (Submitting threads make page tables of `pool` and state slots of
@@ -354,6 +285,7 @@ bool Engine::Impl::take_commands() {
 
   for (std::unique_ptr<Sequence>& sequence : submitted) {
     Sequence& added = *sequence;
+    name_drafters(added.drafts, verifier->computing());
     scheduler->add(std::move(sequence));
     if (added.num_tokens() >= added.max_total_tokens) end(added, FinishReason::kLength);
   }
@@ -501,7 +433,7 @@ void Engine::Impl::count_drafts(Sequence& sequence, int64_t num_drafted, int64_t
   drafts.usage.zero_accept_rounds += is_zero;
   drafts.usage.passes_avoided += drafts.num_passes_avoided;
   const bool is_computed = drafts.source == DraftSource::kPassDrafter;
-  DrafterUsage& usage = drafts.usage.of(is_computed ? pass_drafter_name : drafts.drafter->name());
+  DrafterUsage& usage = drafts.usage.entry_of(is_computed ? pass_drafter_name : drafts.drafter->name());
   usage.rounds += 1;
   usage.drafted += num_drafted;
   usage.accepted += drafts.num_accepted;
@@ -581,16 +513,16 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<LoadedModel> mode
 Result<RequestId> Engine::submit(Request request, EventSink sink) {
   TF_CHECK(sink != nullptr, "a request needs a sink");
   Impl& impl = *impl_;
-  // The checks, the sequence's own memory and the drafter's take time with the length of the prompt, so they
-  // are made outside the lock.
+  TF_RETURN_IF_ERROR(check_request(request, impl.limits, impl.model->tokenizer != nullptr));
+  // The sequence's own memory and the drafter's take time with the length of the prompt, so they are made
+  // outside the lock.
   std::unique_ptr<Drafter> drafter = make_drafter(impl.options, impl.sessions.get(), request);
   const bool wants_computed = request.draft;
-  TF_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> sequence,
-                      make_sequence(std::move(request), std::move(sink), impl.limits, impl.model->tokenizer,
-                                    *impl.pool, *impl.slots));
+  std::unique_ptr<Sequence> sequence = make_sequence(std::move(request), std::move(sink), impl.limits,
+                                                     impl.model->tokenizer, *impl.pool, *impl.slots);
   sequence->drafts.num_shown = sequence->num_prompt_tokens;
-  name_drafters(sequence->drafts, drafter.get(), wants_computed ? impl.pass_drafter_name : "");
   sequence->drafts.drafter = std::move(drafter);
+  sequence->drafts.computed.is_wanted = wants_computed;
   if (impl.sessions != nullptr && sequence->session)
     impl.sessions->add_prompt(*sequence->session, sequence->tokens);
   RequestId id;

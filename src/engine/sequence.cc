@@ -32,18 +32,21 @@ Status check_stop(const std::vector<std::string>& stop, bool has_tokenizer) {
   return {};
 }
 
-/// How long the sequence may become.
-Result<int64_t> longest_sequence(const Request& request, int64_t context_tokens) {
+Status check_length(const Request& request, int64_t context_tokens) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (request.max_tokens < -1)
     return invalid_argument("max_tokens is {}, expected 0 or more", request.max_tokens);
-  if (request.max_tokens == 0 && prompt_tokens <= context_tokens) return prompt_tokens;
-  if (prompt_tokens >= context_tokens) {
-    return invalid_argument(
-        "the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens", prompt_tokens,
-        context_tokens);
-  }
+  if (prompt_tokens < context_tokens || (request.max_tokens == 0 && prompt_tokens == context_tokens))
+    return {};
+  return invalid_argument(
+      "the prompt has {} tokens, which leaves no room for a reply in a context of {} tokens", prompt_tokens,
+      context_tokens);
+}
+
+/// How long the sequence of a checked request may become.
+int64_t longest_sequence(const Request& request, int64_t context_tokens) {
   if (request.max_tokens < 0) return context_tokens;
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   return prompt_tokens + std::min(request.max_tokens, context_tokens - prompt_tokens);
 }
 
@@ -79,17 +82,20 @@ std::string finished_line(const Sequence& sequence, FinishReason reason) {
   return line;
 }
 
-Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
-                                                const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                KvPagePool& pool, StateSlotPool& slots) {
+Status check_request(const Request& request, const SequenceLimits& limits, bool has_tokenizer) {
   TF_RETURN_IF_ERROR(check_tokens(request.prompt, limits.vocab_size));
   TF_RETURN_IF_ERROR(check_sampling(request.sampling));
-  TF_RETURN_IF_ERROR(check_stop(request.stop, tokenizer != nullptr));
+  TF_RETURN_IF_ERROR(check_stop(request.stop, has_tokenizer));
   if (request.num_logprobs < -1 || request.num_logprobs > kMaxLogprobs) {
     return invalid_argument("logprobs is {}, expected 0 to {}", request.num_logprobs, kMaxLogprobs);
   }
-  TF_ASSIGN_OR_RETURN(const int64_t max_total_tokens, longest_sequence(request, limits.context_tokens));
+  return check_length(request, limits.context_tokens);
+}
 
+std::unique_ptr<Sequence> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
+                                        const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool,
+                                        StateSlotPool& slots) {
+  const int64_t max_total_tokens = longest_sequence(request, limits.context_tokens);
   auto sequence =
       std::make_unique<Sequence>(pool, slots, TextStream(tokenizer, request.stop, std::move(request.format)));
   sequence->num_prompt_tokens = static_cast<int64_t>(request.prompt.size());

@@ -27,12 +27,13 @@ inline constexpr int kNumDraftSources = 2;
 
 /// What the engine's PassDrafter needs to know of a sequence.
 struct ComputedDrafts {
-  bool is_wanted = false;     ///< Whether it drafts for this sequence.
-  std::vector<int32_t> rows;  ///< As DraftTask, of the last pass.
-  int64_t first_pos = 0;      ///< As DraftTask.
-  int64_t num_absorbed = 0;   ///< As DraftTask.
-  Acceptance chance;          ///< Of its guesses, whatever their evidence.
-  double turn_ms = 0;         ///< This sequence's share of the last turn, as far as it counts as a loss.
+  bool is_wanted = false;             ///< Whether it drafts for this sequence.
+  std::vector<int32_t> rows;          ///< As DraftTask, of the last pass.
+  int64_t first_pos = 0;              ///< As DraftTask.
+  int64_t num_absorbed = 0;           ///< As DraftTask.
+  GuessRate chance = GuessRate(0.7);  ///< That after right guesses a guess is right.
+  CatchUpBudget budget;               ///< Of a drafter that does not follow the model.
+  double turn_ms = 0;  ///< This sequence's share of the last turn, as far as it counts as a loss.
 
   /// The sequence starts over.
   void reset() {
@@ -130,10 +131,13 @@ struct SequenceLimits {
   int64_t context_tokens = 0;  ///< Longest sequence; all KV pages together hold it.
 };
 
-/// Checks a request (the refusals of Engine::submit, a full queue apart) and makes its sequence. Thread-safe
-/// as long as the sequence stays away from the engine's thread; takes no page.
-Result<std::unique_ptr<Sequence>> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
-                                                const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                KvPagePool& pool, StateSlotPool& slots);
+/// The refusals of Engine::submit, a full queue apart.
+Status check_request(const Request& request, const SequenceLimits& limits, bool has_tokenizer);
+
+/// Makes the sequence of a request that was checked. Thread-safe as long as the sequence stays away from the
+/// engine's thread; takes no page.
+std::unique_ptr<Sequence> make_sequence(Request request, EventSink sink, const SequenceLimits& limits,
+                                        const std::shared_ptr<const Tokenizer>& tokenizer, KvPagePool& pool,
+                                        StateSlotPool& slots);
 
 }  // namespace tensorfold

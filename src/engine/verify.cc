@@ -10,10 +10,8 @@
 namespace tensorfold {
 namespace {
 
-/// The class under which ComputedDrafts::chance counts, for what is assumed of it at first.
-constexpr int kAnyEvidence = 2;
-/// A turn that catches up on more positions of a sequence than this is an investment: neither a measure of
-/// what turns take nor a loss.
+/// A turn that takes in more positions of a sequence than this is no measure of what turns take. Where the
+/// drafter follows the model they are a prompt's, which it would miss; else it catches up on them first.
 constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
 
 double ms_since(std::chrono::steady_clock::time_point start) {
@@ -75,7 +73,7 @@ bool Verifier::wants_computed(Sequence& sequence) const {
   if (turns_->drafter().follows_model() && drafts.computed.rows.empty()) return false;
   if (drafts.draft.is_empty()) return true;
   return drafts.acceptance_of_draft().probability(drafts.draft.evidence.front()) <
-         drafts.computed.chance.probability(kAnyEvidence);
+         drafts.computed.chance.probability();
 }
 
 /// Guesses that the next turn computes for each planned sequence that wants them.
@@ -92,14 +90,48 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!wants_computed(*rows.sequence) || !is_allowed(*rows.sequence, DraftSource::kPassDrafter)) continue;
-    chances_.push_back(drafts.computed.chance.probability(kAnyEvidence));
+    chances_.push_back(drafts.computed.chance.probability());
     double gain = 1;
     for (const uint8_t evidence : drafts.draft.evidence)
       query.found_tokens += gain *= drafts.acceptance_of_draft().probability(evidence);
-    query.found_rows += drafts.draft.size();
+    added_rows_.resize(drafts.draft.tokens.size());
+    count_added_rows(drafts.draft, added_rows_);
+    query.found_rows += std::accumulate(added_rows_.begin(), added_rows_.end(), int64_t{0});
   }
   query.chances = chances_;
   return choose_depth(query);
+}
+
+/// Whether the drafter lacks more of the sequence than passes of guesses leave.
+bool Verifier::must_catch_up(const Sequence& sequence) const {
+  if (!options_.is_measured || turns_->drafter().follows_model()) return false;
+  const int64_t num_missing = DraftTurns::num_missing(sequence);
+  return num_missing > 0 && (sequence.drafts.computed.num_absorbed == 0 || num_missing > kUsualRows);
+}
+
+/// A turn in which the drafter catches up on the oldest sequence whose budget has the time.
+void Verifier::catch_up(Arena scratch) {
+  entries_.clear();
+  for (const auto& sequence : scheduler_.running()) {
+    if (!wants_computed(*sequence) || !must_catch_up(*sequence) ||
+        !is_allowed(*sequence, DraftSource::kPassDrafter))
+      continue;
+    const int64_t count = choose_catch_up({.passes = costs_,
+                                           .turns = catch_up_costs_,
+                                           .budget = sequence->drafts.computed.budget,
+                                           .num_missing = DraftTurns::num_missing(*sequence)});
+    if (count == 0) continue;
+    entries_.push_back({.sequence = sequence.get(), .num_catch_up = count});
+    break;
+  }
+  if (entries_.empty()) return;
+  SequenceDrafts& drafts = entries_.front().sequence->drafts;
+  const int64_t num_absorbed = drafts.computed.num_absorbed;
+  const std::optional<double> turn_ms = run_turn({}, scratch);
+  if (!turn_ms) return;
+  drafts.usage.computing_ms += *turn_ms;
+  drafts.computed.budget.spend(*turn_ms);
+  catch_up_costs_.add(drafts.computed.num_absorbed - num_absorbed, *turn_ms);
 }
 
 /// A sequence joins the turn for guesses, or only to be followed.
@@ -108,43 +140,53 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
   computed.turn_ms = 0;
   if (!computed.is_wanted) return {};
   const bool is_allowed = this->is_allowed(sequence, DraftSource::kPassDrafter) || !sequence.is_decoding();
-  int64_t max_tokens = 0;
-  if (depth > 0 && is_allowed && wants_computed(sequence)) {
-    const int64_t most = std::min({depth, most_tokens(sequence), turn_room_});
-    TF_ASSIGN_OR_RETURN(max_tokens, scheduler_.reserve_guesses(sequence, most));
+  int64_t max_tokens = 0, max_depth = 0;
+  if (depth > 0 && is_allowed && wants_computed(sequence) && !must_catch_up(sequence)) {
+    const int64_t most = std::min(most_tokens(sequence), turn_room_);
+    TF_ASSIGN_OR_RETURN(max_depth, scheduler_.reserve_guesses(sequence, std::min(depth, most)));
+    if (max_depth > 0) max_tokens = std::clamp(tree_tokens_, max_depth, most);
     turn_room_ -= max_tokens;
   }
-  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade(kAnyEvidence);
+  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade();
   const bool follows = turns_->drafter().follows_model() && !computed.rows.empty() && is_allowed;
   if (max_tokens == 0 && !follows) return {};
   const int64_t num_new = turns_->drafter().follows_model() ? std::ssize(computed.rows)
                                                             : sequence.num_tokens() - computed.num_absorbed;
   is_usual_turn_ &= sequence.is_decoding() && num_new <= kUsualRows;
-  entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens});
+  entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens, .max_depth = max_depth});
   return {};
 }
 
 Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
   const int64_t depth = choose_turn_depth(planned);
+  if (depth > 0) catch_up(scratch);
+  if (turns_ == nullptr) return {};
   entries_.clear();
   is_usual_turn_ = true;
   turn_room_ = max_rows_;
+  // Everyone's share: a draft with more guesses than follow each other is a tree.
+  tree_tokens_ = turns_->drafter().offers_trees() && options_.is_measured && !chances_.empty()
+                     ? max_rows_ / std::ssize(chances_)
+                     : 0;
   for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
   if (entries_.empty()) return {};
+  if (const std::optional<double> turn_ms = run_turn(model_rows, scratch)) take_computed(*turn_ms);
+  return {};
+}
+
+/// The time of a turn of entries_. Nothing where it fails: the drafter is gone then.
+std::optional<double> Verifier::run_turn(const ModelRows& model_rows, Arena scratch) {
   const auto start = std::chrono::steady_clock::now();
   const Status status = turns_->run(entries_, model_rows, scratch);
-  if (status.ok()) {
-    take_computed(ms_since(start));
-    return {};
-  }
+  if (status.ok()) return ms_since(start);
   log_error("{} failed and is not asked again: {}", turns_->drafter().name(), status.message());
   turns_ = nullptr;
-  return {};
+  return std::nullopt;
 }
 
 void Verifier::take_computed(double turn_ms) {
   int64_t longest = 0;
-  for (const DraftTurns::Entry& entry : entries_) longest = std::max(longest, entry.draft.size());
+  for (const DraftTurns::Entry& entry : entries_) longest = std::max(longest, entry.draft.depth());
   if (is_usual_turn_) turn_costs_.add(1 + longest, turn_ms);
   const double share_ms = turn_ms / static_cast<double>(entries_.size());
   for (DraftTurns::Entry& entry : entries_) {
@@ -171,19 +213,25 @@ void Verifier::cut_at_end(Sequence& sequence) const {
 
 void Verifier::choose() {
   choices_.clear();
-  gains_.clear();
-  for (const Sequence* sequence : asked_) gains_.resize(gains_.size() + sequence->drafts.draft.tokens.size());
-  std::span<double> left = gains_;
+  size_t num_guesses = 0;
+  for (const Sequence* sequence : asked_) num_guesses += sequence->drafts.draft.tokens.size();
+  gains_.resize(num_guesses);
+  added_rows_.resize(num_guesses);
+  size_t first = 0;
   for (Sequence* sequence : asked_) {
     SequenceDrafts& drafts = sequence->drafts;
-    const Draft& draft = drafts.draft;
-    const std::span<double> gains = left.first(draft.tokens.size());
-    left = left.subspan(gains.size());
+    Draft& draft = drafts.draft;
+    const std::span<double> gains = std::span(gains_).subspan(first, draft.tokens.size());
+    const std::span<int32_t> rows = std::span(added_rows_).subspan(first, draft.tokens.size());
+    first += gains.size();
     for (size_t i = 0; i < gains.size(); ++i) {
       gains[i] = drafts.acceptance_of_draft().probability(draft.evidence[i]);
       if (draft.parents[i] >= 0) gains[i] *= gains[static_cast<size_t>(draft.parents[i])];
     }
-    choices_.push_back({.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0)});
+    if (options_.is_measured && !draft.is_chain()) order_by_gain(draft, gains);
+    count_added_rows(draft, rows);
+    choices_.push_back(
+        {.gains = is_allowed(*sequence, drafts.source) ? gains : gains.first(0), .rows = rows});
   }
   if (options_.is_measured) {
     choose_drafts(costs_, known_.num_rows, known_.num_sequences, max_rows_, choices_);
@@ -212,6 +260,8 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!drafts.has_drafter()) continue;
+    if (rows.sequence->num_tokens() > rows.sequence->num_prompt_tokens + 1)
+      drafts.computed.budget.add(pass_ms / static_cast<double>(std::max<int64_t>(known_.num_sequences, 1)));
     double own_extra_ms = 0, saved_ms = 0;
     if (rows.num_drafted > 0) {
       own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
@@ -262,7 +312,12 @@ void Verifier::learn(const PlannedRows& rows) {
     if (parent >= 0 && !is_right_[static_cast<size_t>(parent)])
       continue;  // what follows a wrong one was not tried
     drafts.acceptance_of_draft().add(draft.evidence[i], is_right_[i]);
-    if (drafts.source == DraftSource::kPassDrafter) drafts.computed.chance.add(kAnyEvidence, is_right_[i]);
+  }
+  if (drafts.source == DraftSource::kPassDrafter) {
+    // By place: one guess of several may be right.
+    for (int64_t i = 0; i < drafts.num_accepted; ++i) drafts.computed.chance.add(true);
+    if (std::ranges::find(draft.parents, drafts.last_accepted) != draft.parents.end())
+      drafts.computed.chance.add(false);
   }
   if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }

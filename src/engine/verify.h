@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,9 @@ class Verifier {
   /// `turns` may be null. `scheduler` outlives this.
   Verifier(Options options, Scheduler& scheduler, std::unique_ptr<DraftTurns> turns)
       : options_(std::move(options)), scheduler_(scheduler), turns_(std::move(turns)) {}
+
+  /// Name of the drafter that computes guesses; empty where there is none, or it has failed.
+  std::string_view computing() const { return turns_ != nullptr ? turns_->drafter().name() : ""; }
 
   /// Fills Sequence::drafts.draft of the planned sequences that decode: at most as many tokens in all as the
   /// pass has room for. `model_rows` are those of the pass before. Fails only where the device fails to clear
@@ -49,8 +54,11 @@ class Verifier {
   void search(Sequence& sequence);
   bool wants_computed(Sequence& sequence) const;
   int64_t choose_turn_depth(std::span<const PlannedRows> planned);
+  bool must_catch_up(const Sequence& sequence) const;
+  void catch_up(Arena scratch);
   Status add_turn_entry(Sequence& sequence, int64_t depth);
   Status compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch);
+  std::optional<double> run_turn(const ModelRows& model_rows, Arena scratch);
   void take_computed(double turn_ms);
   void cut_at_end(Sequence& sequence) const;
   void choose();
@@ -61,15 +69,18 @@ class Verifier {
   Scheduler& scheduler_;
   std::unique_ptr<DraftTurns> turns_;
   PassCosts costs_;
-  PassCosts turn_costs_;  ///< By 1 + tokens computed for each sequence.
+  PassCosts turn_costs_;      ///< By 1 + tokens computed for each sequence.
+  PassCosts catch_up_costs_;  ///< By positions that a turn has caught up on.
   KnownRows known_;
   bool is_usual_turn_ = true;  ///< No entry of it has more to take in than passes of guesses leave.
   int64_t turn_room_ = 0;      ///< Guesses that the turn may still compute.
+  int64_t tree_tokens_ = 0;    ///< Guesses of a sequence in it, where that is more than follow each other.
   int64_t max_rows_ = 0;       ///< Guesses that the pass has room for.
   std::vector<DraftTurns::Entry> entries_;  ///< Of the turn before this pass.
   std::vector<Sequence*> asked_;            ///< Sequences with a proposal for this pass.
   std::vector<DraftChoice> choices_;        ///< Of each in asked_.
   std::vector<double> gains_;               ///< Of all choices.
+  std::vector<int32_t> added_rows_;         ///< Likewise: DraftChoice::rows.
   std::vector<double> chances_;             ///< Scratch of choose_turn_depth().
   std::vector<bool> is_right_;              ///< Scratch of learn(), by guess.
 };

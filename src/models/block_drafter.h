@@ -58,12 +58,13 @@ struct DraftedToken {
 /// before. On the host; kept by its user from pass to pass, so that its memory is. One thread.
 ///
 /// Drafted rows are counted over all sequences: those of sequence s are [first_row(s), first_row(s) +
-/// num_rows(s)), one less than its block has.
+/// num_rows(s)), one less than its block has, for the tokens at first_pos(s) and after.
 class BlockProposals {
  public:
   int64_t num_sequences() const { return std::ssize(sequences_); }
   int64_t first_row(int64_t sequence) const { return sequences_[sequence].first_row; }
   int64_t num_rows(int64_t sequence) const { return sequences_[sequence].num_rows; }
+  int64_t first_pos(int64_t sequence) const { return sequences_[sequence].first_pos; }
   int64_t num_candidates() const { return k_; }
 
   /// [num_candidates] by falling logit; -1 where a row has no more.

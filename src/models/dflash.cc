@@ -59,7 +59,9 @@ std::vector<int32_t> read_target_layers(ConfigReader& reader, const DFlashConfig
       layers.push_back(static_cast<int64_t>(std::nearbyint(place)));
     }
   }
-  if (layers.empty()) reader.fail(StatusCode::kCorrupt, "target_layer_ids", "expected one layer or more");
+  if (layers.empty() || std::ssize(layers) > num_target_layers)
+    reader.fail(StatusCode::kCorrupt, "target_layer_ids",
+                fmt::format("expected 1 to {} layers, as many as the target has", num_target_layers));
   for (const int64_t layer : layers) {
     if (layer < 0 || layer >= num_target_layers)
       reader.fail(

@@ -95,6 +95,31 @@ TEST(ChooseDrafts, WaitsForASerialPass) {
   EXPECT_EQ(choice.chosen, 0);
 }
 
+// Two guesses for each of two places: the second chain begins with the known row again.
+TEST(ChooseDrafts, CountsTheRowsThatBranchesRepeat) {
+  const std::vector<double> gains = {0.5, 0.4, 0.4, 0.35};
+  const std::vector<int32_t> rows = {1, 1, 2, 1}, one_each = {1, 1, 1, 1};
+  const auto chosen = [&](double per_row, std::span<const int32_t> added, int64_t max_rows) {
+    DraftChoice choice{.gains = gains, .rows = added};
+    choose_drafts(linear_costs(10, per_row), 1, 1, max_rows, {&choice, 1});
+    return choice.chosen;
+  };
+  // Of 1, 1.5, 1.9, 2.3 and 2.65 tokens in 13, 16, 19, 25 and 28 ms the third is best, and with a row each
+  // (22 and 25 ms) the last.
+  EXPECT_EQ(chosen(3, one_each, 40), 4);
+  EXPECT_EQ(chosen(3, rows, 40), 2);
+  EXPECT_EQ(chosen(0.1, rows, 40), 4) << "rows cost little";
+  EXPECT_EQ(chosen(0.1, rows, 5), 4);
+  EXPECT_EQ(chosen(0.1, rows, 4), 3);
+  EXPECT_EQ(chosen(0.1, rows, 3), 2) << "the third guess takes two";
+  // What one has no room for may fit another.
+  const std::vector<double> other = {0.1};
+  std::vector<DraftChoice> choices = {{.gains = gains, .rows = rows}, {.gains = other}};
+  choose_drafts(linear_costs(10, 0.001), 2, 2, 3, choices);
+  EXPECT_EQ(choices[0].chosen, 2);
+  EXPECT_EQ(choices[1].chosen, 1);
+}
+
 // Guesses of one sequence are taken in their order, however their gains lie: a later one may follow an
 // earlier.
 TEST(ChooseDrafts, TakesADraftFromItsBeginning) {
@@ -168,9 +193,9 @@ TEST(ChooseDepth, WaitsForASerialPassAndGoesTwiceAsDeepAsWasMeasured) {
   EXPECT_EQ(after({0, 1, 3, 7}), 8);
 }
 
-/// Tokens per serial millisecond of a reply whose guesses are right with these probabilities, one per
-/// evidence.
-double simulated_speed(const std::array<double, kNumEvidence>& truth, double per_row, int64_t num_tokens) {
+/// Tokens per serial millisecond of a reply whose guesses are right with these probabilities, one for each of
+/// the four highest evidences.
+double simulated_speed(const std::array<double, 4>& truth, double per_row, int64_t num_tokens) {
   PassCosts costs;
   Acceptance acceptance;
   DraftLoss loss;
@@ -179,13 +204,13 @@ double simulated_speed(const std::array<double, kNumEvidence>& truth, double per
   int64_t done = 0;
   for (uint64_t pass = 0; done < num_tokens; ++pass) {
     const uint64_t word = mix64(pass + 77);
-    const int evidence = static_cast<int>(word % kNumEvidence);
+    const int evidence = 2 + static_cast<int>(word % 4);
     const std::vector<double> gains = chain(acceptance.probability(evidence), 8);
     DraftChoice choice{.gains = gains};
     if (loss.allows(costs.estimate(1))) choose_drafts(costs, 1, 1, 8, {&choice, 1});
     int64_t right = 0;
     while (right < choice.chosen && static_cast<double>(mix64(word + 1 + right) >> 11) * 0x1p-53 <
-                                        truth[static_cast<size_t>(evidence)])
+                                        truth[static_cast<size_t>(evidence - 2)])
       ++right;
     const double noise = 1 + 0.05 * static_cast<double>(mix64(word + 99) >> 11) * 0x1p-53;
     const double ms = (serial_ms + per_row * static_cast<double>(choice.chosen)) * noise;
@@ -209,6 +234,127 @@ TEST(Policy, NovelTextStaysNearSerialSpeedWhateverRowsCost) {
       EXPECT_GT(simulated_speed({0.02, 0.03, 0.05, 0.05}, per_row, num_tokens), 0.97)
           << per_row << " ms a row, " << num_tokens << " tokens";
   }
+}
+
+TEST(ChooseCatchUp, StaysInTheBudgetAndGrowsWithWhatIsMeasured) {
+  const PassCosts passes = linear_costs(9, 1), none;
+  CatchUpBudget budget;
+  const auto count = [&](const PassCosts& turns, int64_t num_missing) {
+    return choose_catch_up({.passes = passes, .turns = turns, .budget = budget, .num_missing = num_missing});
+  };
+  PassCosts turns;
+  turns.add(16, 3);
+  EXPECT_EQ(count(none, 1000), 0) << "nothing was decoded yet";
+  EXPECT_EQ(count(turns, 1000), 0);
+  budget.add(620);  // a quarter of 16 rows is 6.25 ms, of 1 % of the time
+  EXPECT_EQ(count(none, 1000), 0);
+  budget.add(10);
+  EXPECT_EQ(count(none, 1000), 16);
+  EXPECT_EQ(count(none, 7), 7);
+  EXPECT_EQ(count(none, 0), 0);
+  EXPECT_EQ(count(PassCosts(), 1000), 16);
+  EXPECT_EQ(count(turns, 20), 20);
+  EXPECT_EQ(count(turns, 1000), 0) << "64 rows are more than the budget has";
+  budget.add(1000);
+  EXPECT_EQ(count(turns, 1000), 64);
+  budget.spend(14);
+  EXPECT_EQ(count(turns, 1000), 0) << "it was spent";
+  turns.add(600, 100);
+  budget.add(20000);
+  EXPECT_EQ(count(turns, 10000), 512);
+}
+
+/// What an engine knows of a draft model's costs, and a draft model whose passes cost what they do.
+struct SimulatedDraftModel {
+  double pass_ms = 1, row_ms = 0.05;  ///< Of one row, and of each more.
+  PassCosts passes = {}, turns = {}, catch_ups = {};
+
+  double ms(int64_t num_rows) const { return pass_ms + row_ms * static_cast<double>(num_rows - 1); }
+
+  /// Tokens per serial millisecond of a reply in a model of 10 ms a pass and 0.4 ms a row more. A guess is
+  /// right with this probability.
+  double speed(int64_t num_prompt_tokens, int64_t num_tokens, double truth, uint64_t seed) {
+    GuessRate chance(0.7);
+    DraftLoss loss;
+    CatchUpBudget budget;
+    int64_t known = num_prompt_tokens + 1, absorbed = 0;
+    double total_ms = 0;
+    for (uint64_t pass = 0; known < num_prompt_tokens + num_tokens; ++pass) {
+      double turn_ms = 0;
+      DraftChoice choice;
+      const std::vector<double> chances = {chance.probability()};
+      const bool is_allowed = loss.allows(passes.estimate(1));
+      const int64_t depth = choose_depth({.passes = passes,
+                                          .turns = turns,
+                                          .base_rows = 1,
+                                          .num_sequences = 1,
+                                          .max_tokens = 8,
+                                          .max_rows = 32,
+                                          .chances = std::span(chances).first(is_allowed ? 1 : 0)});
+      const auto must_catch_up = [&] {
+        const int64_t missing = known - 1 - absorbed;
+        return missing > 0 && (absorbed == 0 || missing > 65);
+      };
+      if (depth > 0 && must_catch_up()) {
+        const int64_t count = choose_catch_up(
+            {.passes = passes, .turns = catch_ups, .budget = budget, .num_missing = known - 1 - absorbed});
+        if (count > 0) {
+          catch_ups.add(count, ms(count));
+          budget.spend(ms(count));
+          total_ms += ms(count);
+          absorbed += count;
+        }
+      }
+      std::vector<double> gains;
+      if (depth > 0 && !must_catch_up()) {
+        turn_ms = ms(known - absorbed) + static_cast<double>(depth - 1) * ms(1);
+        turns.add(1 + depth, turn_ms);
+        absorbed = known;
+        gains = chain(chance.probability(), depth);
+        choice.gains = gains;
+        choose_drafts(passes, 1, 1, 32, {&choice, 1});
+      } else {
+        chance.fade();
+      }
+      int64_t right = 0;
+      const uint64_t word = mix64(seed * 1000 + pass);
+      while (right < choice.chosen && static_cast<double>(mix64(word + right) >> 11) * 0x1p-53 < truth)
+        chance.add(true), ++right;
+      if (right < choice.chosen) chance.add(false);
+      const double pass_ms = 10 + 0.4 * static_cast<double>(choice.chosen);
+      passes.add(1 + choice.chosen, pass_ms);
+      const double extra_ms = passes.estimate(1 + choice.chosen) - passes.estimate(1);
+      loss.add(pass_ms, turn_ms + extra_ms, static_cast<double>(right) * passes.estimate(1));
+      budget.add(pass_ms);
+      total_ms += turn_ms + pass_ms;
+      known += 1 + right;
+    }
+    return static_cast<double>(known - num_prompt_tokens - 1) * 10 / total_ms;
+  }
+};
+
+// Of an engine that has just started, and of one that knows what the draft model costs.
+TEST(Policy, ADraftModelThatCatchesUpLosesLittleOfShortReplies) {
+  for (const double pass_ms : {0.3, 1.0, 3.0, 8.0}) {
+    for (const double row_ms : {0.01, 0.1, 1.0}) {
+      for (const int64_t num_prompt_tokens : {1, 10, 60, 300, 2000}) {
+        for (const int64_t num_tokens : {10, 20, 40, 80, 150, 400}) {
+          SimulatedDraftModel model{.pass_ms = pass_ms, .row_ms = row_ms};
+          for (uint64_t reply = 0; reply < 5; ++reply)
+            EXPECT_GT(model.speed(num_prompt_tokens, num_tokens, 0.05, reply), 0.97)
+                << pass_ms << " ms a pass, " << row_ms << " ms a row, " << num_prompt_tokens << " + "
+                << num_tokens << " tokens, reply " << reply;
+        }
+      }
+    }
+  }
+}
+
+TEST(Policy, ADraftModelThatHasCaughtUpIsUsed) {
+  SimulatedDraftModel model{.pass_ms = 0.5, .row_ms = 0.02};
+  EXPECT_GT(model.speed(300, 1500, 0.9, 1), 1.8);
+  EXPECT_GT(model.speed(300, 1500, 0.9, 2), 2.0) << "its costs are known";
+  EXPECT_GT(model.speed(2000, 4000, 0.9, 3), 1.5);
 }
 
 TEST(Policy, RightGuessesAreUsed) {

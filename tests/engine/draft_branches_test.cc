@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <numeric>
 
 #include "base/hash.h"
+#include "drafters/policy.h"
 #include "tests/support/fake_model.h"
 
 namespace tensorfold {
@@ -71,6 +74,80 @@ TEST_F(DraftBranchesTest, TheFirstGuessesBranchIsFirstAndEachOtherBeginsWithTheN
   EXPECT_EQ(nodes(), (std::vector<Tokens>{{0, 2, 5}, {1, 3}, {1, 4}, {0, 2, 6}}));
   branches_->split(draft_of({-1, -1, -1}));
   EXPECT_EQ(nodes(), (std::vector<Tokens>{{0}, {1}, {2}}));
+}
+
+TEST_F(DraftBranchesTest, AddedRowsAreThoseThatTheBranchesHave) {
+  const auto added = [](const Draft& draft) {
+    Tokens rows(draft.tokens.size());
+    count_added_rows(draft, rows);
+    return rows;
+  };
+  EXPECT_EQ(added(draft_of({-1, 0, 1})), (Tokens{1, 1, 1}));
+  EXPECT_EQ(added(draft_of({-1, -1, 0, 1, 1, 2, 2})), (Tokens{1, 2, 1, 1, 3, 1, 4}));
+  start(9, 10, 3);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Tokens parents;
+    for (uint64_t i = 0; i < 12; ++i)
+      parents.push_back(static_cast<int32_t>(mix64(seed * 100 + i) % (i + 1)) - 1);
+    Draft draft = draft_of(parents);
+    const Tokens rows = added(draft);
+    for (; !draft.is_empty(); draft.truncate(draft.size() - 1)) {
+      branches_->split(draft);
+      const int64_t expected = branches_->is_empty() ? draft.size() : branches_->num_rows() - 1;
+      EXPECT_EQ(std::accumulate(rows.begin(), rows.begin() + draft.size(), int64_t{0}), expected) << seed;
+    }
+  }
+}
+
+TEST_F(DraftBranchesTest, GuessesAreOrderedByGainPerRow) {
+  Draft draft = draft_of({-1, -1, 0, 1, 0});
+  std::vector<double> gains = {0.5, 0.4, 0.25, 0.36, 0.21};
+  order_by_gain(draft, gains);
+  // After the first its first follower goes on; then the other branch (0.4 for two rows, 0.36 for one more),
+  // then the branch that repeats the first guess.
+  EXPECT_EQ(draft.tokens, (Tokens{100, 102, 101, 103, 104}));
+  EXPECT_EQ(draft.parents, (Tokens{-1, 0, -1, 2, 0}));
+  EXPECT_EQ(gains, (std::vector<double>{0.5, 0.25, 0.4, 0.36, 0.21}));
+
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Tokens parents;
+    gains.clear();
+    std::map<Tokens, double> expected;
+    for (uint64_t i = 0; i < 14; ++i) {
+      const uint64_t word = mix64(seed * 100 + i);
+      parents.push_back(static_cast<int32_t>(word % (i + 1)) - 1);
+      gains.push_back(static_cast<double>(word >> 40));
+    }
+    draft = draft_of(parents);
+    for (int64_t i = 0; i < draft.size(); ++i) expected[path_to(draft, i)] = gains[i];
+    order_by_gain(draft, gains);
+    ASSERT_EQ(draft.size(), 14);
+    for (int64_t i = 0; i < draft.size(); ++i) {
+      EXPECT_LT(draft.parents[i], i);
+      EXPECT_EQ(expected.at(path_to(draft, i)), gains[i]);
+    }
+  }
+}
+
+// Two guesses for a place, each with one that follows.
+TEST_F(DraftBranchesTest, AChainOrATreeIsWhatPaysByTheRowsItTakes) {
+  const auto chosen = [](double per_row_ms) {
+    Draft draft = draft_of({-1, -1, 0, 1});
+    std::vector<double> gains = {0.5, 0.45, 0.45, 0.4};
+    order_by_gain(draft, gains);
+    Tokens rows(draft.tokens.size());
+    count_added_rows(draft, rows);
+    PassCosts costs;
+    for (int64_t n = 1; n <= 20; ++n) costs.add(n, 10 + per_row_ms * static_cast<double>(n));
+    DraftChoice choice{.gains = gains, .rows = rows};
+    choose_drafts(costs, 1, 1, 20, {&choice, 1});
+    draft.truncate(choice.chosen);
+    return draft;
+  };
+  EXPECT_EQ(chosen(0.1).size(), 4) << "both branches";
+  EXPECT_EQ(chosen(3).tokens, (Tokens{100, 102})) << "the likelier one";
+  EXPECT_TRUE(chosen(3).is_chain());
+  EXPECT_TRUE(chosen(30).is_empty());
 }
 
 TEST_F(DraftBranchesTest, KeptGuessesAreInTheOrderOfTheBranches) {

@@ -11,8 +11,7 @@
 
 #include "engine/pass.h"
 #include "engine/sampler.h"
-#include "tests/support/fake_model.h"
-#include "tests/support/reply_collector.h"
+#include "tests/support/engine_fixture.h"
 #include "tests/support/toy_model.h"
 
 namespace tensorfold {
@@ -20,74 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Bytes of one page of the fake model: two layers, keys and values of 64 words.
-constexpr int64_t kPageBytes = 2 * 2 * 512;
-constexpr int64_t kSlotBytes = 64;  // of the fake model's recurrent state
-
-/// The limit that leaves this many pages beside the states of all sequences.
-int64_t memory_of_pages(int64_t num_pages, const EngineOptions& options) {
-  return num_pages * kPageBytes + options.max_sequences * kSlotBytes;
-}
-
-class EngineTest : public testing::Test {
- protected:
-  ~EngineTest() override {
-    engine_.reset();
-    model_.reset();
-    EXPECT_EQ(control_.num_faults, 0) << "a row saw a wrong page or position";
-    EXPECT_EQ(control_.device.num_live, 0) << "device memory leaked";
-  }
-
-  void start(const EngineOptions& options) {
-    engine_.reset();
-    model_ = make_fake_model(control_);
-    Result<std::unique_ptr<Engine>> engine = Engine::create(model_, options);
-    ASSERT_TRUE(engine.ok()) << engine.status().message();
-    engine_ = std::move(engine).value();
-  }
-
-  /// Keeps passes from running until release_passes(), so that what was submitted before is company for
-  /// certain.
-  void hold_passes() {
-    gate_ = std::make_unique<std::latch>(1);
-    control_.before_pass = [this](const Pass&) {
-      gate_->wait();
-      if (in_pass_) in_pass_();
-    };
-  }
-  void release_passes() { gate_->count_down(); }
-
-  RequestId submit(const Request& request, ReplyCollector& collector) {
-    Result<RequestId> id = engine_->submit(request, collector.sink());
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    return id.ok() ? *id : 0;
-  }
-
-  CollectedReply ask(const Request& request) {
-    ReplyCollector collector;
-    submit(request, collector);
-    return collector.wait();
-  }
-
-  static Request request(int64_t num_prompt_tokens, uint64_t prompt_seed, int64_t max_tokens) {
-    Request r;
-    r.prompt = fake_prompt(num_prompt_tokens, prompt_seed);
-    r.max_tokens = max_tokens;
-    r.sampling.temperature = prompt_seed % 2 == 0 ? 0.0f : 1.0f;
-    return r;
-  }
-
-  static std::vector<int32_t> expected(const Request& r, int64_t num_tokens) {
-    const uint64_t seed = r.sampling.seed ? *r.sampling.seed : default_seed(r.prompt);
-    return fake_reply(r.prompt, num_tokens, sample_row(r.sampling, seed, 0));
-  }
-
-  FakeModelControl control_;
-  std::unique_ptr<std::latch> gate_;
-  std::function<void()> in_pass_;  ///< Of held passes, once released; may be empty.
-  std::shared_ptr<LoadedModel> model_;
-  std::unique_ptr<Engine> engine_;
-};
+using EngineTest = EngineFixture;
 
 TEST_F(EngineTest, AReplyDependsOnItsOwnTokensWhateverTheOptionsAndTheCompany) {
   std::vector<EngineOptions> cases;
@@ -115,7 +47,7 @@ TEST_F(EngineTest, AReplyDependsOnItsOwnTokensWhateverTheOptionsAndTheCompany) {
     release_passes();
     for (uint64_t i = 0; i < 20; ++i) {
       const CollectedReply reply = collectors[i].wait();
-      EXPECT_EQ(reply.tokens, expected(requests[i], requests[i].max_tokens));
+      EXPECT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens));
       EXPECT_EQ(reply.finish, FinishReason::kLength);
       EXPECT_EQ(reply.usage.prompt_tokens, std::ssize(requests[i].prompt));
       EXPECT_EQ(reply.usage.completion_tokens, requests[i].max_tokens);
@@ -152,10 +84,10 @@ TEST_F(EngineTest, StatisticsCountPromptsOnceAndEveryGeneratedToken) {
 TEST_F(EngineTest, TheSeedOfTheRequestCounts) {
   start({});
   Request r = request(10, 1, 20);
-  EXPECT_EQ(ask(r).tokens, expected(r, 20));
+  EXPECT_EQ(ask(r).tokens, serial_reply(r, 20));
   const std::vector<int32_t> by_default = ask(r).tokens;
   r.sampling.seed = 5;
-  EXPECT_EQ(ask(r).tokens, expected(r, 20));
+  EXPECT_EQ(ask(r).tokens, serial_reply(r, 20));
   EXPECT_NE(ask(r).tokens, by_default);
   r.sampling.seed = default_seed(r.prompt);
   EXPECT_EQ(ask(r).tokens, by_default);
@@ -193,7 +125,7 @@ TEST_F(EngineTest, AStopStringEndsTheReplyBeforeIt) {
   model_->tokenizer = Tokenizer::parse(toy_tokenizer_json()).value();
   engine_ = Engine::create(model_, {}).value();
   Request r = request(10, 4, 40);
-  const std::vector<int32_t> whole = expected(r, 40);
+  const std::vector<int32_t> whole = serial_reply(r, 40);
   const std::string text = bytes_of(whole);
   EXPECT_EQ(ask(r).text, text);
 
@@ -218,7 +150,7 @@ TEST_F(EngineTest, TheTokenizersEndOfSequenceTokenEndsReplies) {
   model_->tokenizer = Tokenizer::parse(toy_tokenizer_json(), R"({"eos_token": "!"})").value();
   engine_ = Engine::create(model_, {}).value();
   const Request r = request(10, 4, 200);
-  const std::vector<int32_t> whole = expected(r, 200);
+  const std::vector<int32_t> whole = serial_reply(r, 200);
   const auto eos = std::find(whole.begin(), whole.end(), '!');
   ASSERT_NE(eos, whole.end());
   const CollectedReply reply = ask(r);
@@ -254,7 +186,7 @@ TEST_F(EngineTest, AReplyEndsWhereTheContextIsFull) {
   options.context_tokens = 70;
   start(options);
   const Request open = request(60, 2, -1);
-  EXPECT_EQ(ask(open).tokens, expected(open, 10));
+  EXPECT_EQ(ask(open).tokens, serial_reply(open, 10));
   const CollectedReply reply = ask(request(69, 2, 500));
   EXPECT_EQ(reply.tokens.size(), 1u);
   EXPECT_EQ(reply.finish, FinishReason::kLength);
@@ -342,7 +274,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
             "kv_memory_bytes is -1, expected 0 or more");
   EXPECT_EQ(refusal([](EngineOptions& o) { o.context_tokens = kFakeMaxPositions + 1; }),
             "context_tokens is 131073, the model was made for 131072 (max_position_embeddings)");
-  EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = kPageBytes - 1; }),
+  EXPECT_EQ(refusal([](EngineOptions& o) { o.kv_memory_bytes = kFakePageBytes - 1; }),
             "KV memory of 2047 bytes is too little: a sequence takes 64 bytes of state and 2048 a page of 64 "
             "tokens");
 }
@@ -370,7 +302,7 @@ TEST_F(EngineTest, CancellingAtAnyPassEndsTheRequestThereAndNoOther) {
     RequestId id = 0;
     control_.num_passes = 0;
     hold_passes();
-    in_pass_ = [&] {
+    in_pass_ = [&](const Pass&) {
       if (control_.num_passes == at) engine_->cancel(id);
     };
     EngineOptions options;
@@ -381,13 +313,13 @@ TEST_F(EngineTest, CancellingAtAnyPassEndsTheRequestThereAndNoOther) {
     submit(other, second);
     release_passes();
     const CollectedReply reply = first.wait();
-    const std::vector<int32_t> whole = expected(cancelled, 30);
+    const std::vector<int32_t> whole = serial_reply(cancelled, 30);
     ASSERT_LE(reply.tokens.size(), whole.size());
     EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));
     EXPECT_EQ(reply.finish, reply.tokens.size() == 30 ? FinishReason::kLength : FinishReason::kCancelled);
     EXPECT_EQ(reply.usage.completion_tokens, std::ssize(reply.tokens));
     EXPECT_LE(std::ssize(reply.tokens), at + 1) << "a pass ran after the one that was cancelled";
-    EXPECT_EQ(second.wait().tokens, expected(other, 60));
+    EXPECT_EQ(second.wait().tokens, serial_reply(other, 60));
     EXPECT_EQ(first.peek().num_events_after_finish, 0);
     EXPECT_EQ(engine_->stats().kv_pages_used, 0);
     in_pass_ = nullptr;  // the engine is idle
@@ -448,8 +380,8 @@ TEST_F(EngineTest, ANaNLogitFailsItsRequestByNameAndNoOther) {
   EXPECT_EQ(reply.status.message(),
             fmt::format("request {}: the model produced NaN logits at position 12", id));
   EXPECT_TRUE(reply.tokens.empty());
-  EXPECT_EQ(good[0].wait().tokens, expected(request(30, 1, 20), 20));
-  EXPECT_EQ(good[1].wait().tokens, expected(request(40, 3, 20), 20));
+  EXPECT_EQ(good[0].wait().tokens, serial_reply(request(30, 1, 20), 20));
+  EXPECT_EQ(good[1].wait().tokens, serial_reply(request(40, 3, 20), 20));
 }
 
 TEST_F(EngineTest, LogitsWithoutAFiniteOneFailTheirRequest) {
@@ -474,7 +406,7 @@ TEST_F(EngineTest, AFailedPassFailsItsRequestsAndTheEngineGoesOn) {
     int num_failed = 0;
     for (size_t i = 0; i < 3; ++i) {
       const CollectedReply reply = collectors[i].wait();
-      const std::vector<int32_t> whole = expected(request(40, i, 6), 6);
+      const std::vector<int32_t> whole = serial_reply(request(40, i, 6), 6);
       if (reply.finish != FinishReason::kError) {
         EXPECT_EQ(reply.tokens, whole);
         continue;
@@ -487,7 +419,7 @@ TEST_F(EngineTest, AFailedPassFailsItsRequestsAndTheEngineGoesOn) {
     EXPECT_GE(num_failed, 1);
     EXPECT_LE(num_failed, 2);
     EXPECT_EQ(engine_->stats().kv_pages_used, 0);
-    EXPECT_EQ(ask(request(40, 7, 6)).tokens, expected(request(40, 7, 6), 6));
+    EXPECT_EQ(ask(request(40, 7, 6)).tokens, serial_reply(request(40, 7, 6), 6));
     engine_.reset();
   }
 }
@@ -499,7 +431,7 @@ TEST_F(EngineTest, APageThatCannotBeClearedFailsWhoRunsAndTheEngineGoesOn) {
   EXPECT_EQ(reply.finish, FinishReason::kError);
   EXPECT_EQ(reply.status.message(), "request 1: clearing a page failed on purpose");
   control_.device.fail_zero = false;
-  EXPECT_EQ(ask(request(5, 1, 3)).tokens, expected(request(5, 1, 3), 3));
+  EXPECT_EQ(ask(request(5, 1, 3)).tokens, serial_reply(request(5, 1, 3), 3));
 }
 
 TEST_F(EngineTest, AnyRefusedAllocationFailsTheStartCleanly) {
@@ -621,7 +553,7 @@ TEST_F(EngineTest, ManyThreadsMaySubmitCancelAndLook) {
         if (i % 3 == 0) engine_->cancel(id);
         EXPECT_GE(engine_->stats().kv_pages_total, engine_->stats().kv_pages_used);
         const CollectedReply reply = collector.wait();
-        const std::vector<int32_t> whole = expected(r, 20);
+        const std::vector<int32_t> whole = serial_reply(r, 20);
         EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));
         EXPECT_TRUE(i % 3 == 0 || reply.tokens.size() == 20);
       }

@@ -34,13 +34,37 @@ class SchedulerTest : public testing::Test {
     return added;
   }
 
-  /// Plans a pass, checks its pages, and pretends that it ran: every sequence that yields a token gets one.
-  Rows run_pass() {
+  /// Sequences 1, 2, ... whose prompts, of these lengths, one pass computes.
+  std::vector<Sequence*> start_decoding(const Scheduler::Options& options, int64_t num_pages,
+                                        std::initializer_list<int64_t> prompt_tokens) {
+    start(options, num_pages);
+    std::vector<Sequence*> sequences;
+    for (const int64_t count : prompt_tokens) sequences.push_back(&add(1 + sequences.size(), count));
+    run_pass();
+    return sequences;
+  }
+
+  std::span<const PlannedRows> plan() {
     const auto planned = scheduler_->plan();
     EXPECT_TRUE(planned.ok());
+    return planned.ok() ? *planned : std::span<const PlannedRows>();
+  }
+
+  /// Plans a pass with these drafts, of sequences in this order.
+  std::span<const PlannedRows> plan_with_drafts(std::span<Sequence* const> sequences,
+                                                std::initializer_list<Draft> drafts) {
+    const auto planned = plan();
+    size_t i = 0;
+    for (const Draft& draft : drafts) sequences[i++]->drafts.draft = draft;
+    EXPECT_TRUE(scheduler_->add_drafts().ok());
+    return planned;
+  }
+
+  /// Plans a pass, checks its pages, and pretends that it ran: every sequence that yields a token gets one.
+  Rows run_pass() {
     Rows rows;
     std::set<int32_t> slots;
-    for (const PlannedRows& entry : *planned) {
+    for (const PlannedRows& entry : plan()) {
       Sequence& sequence = *entry.sequence;
       rows.push_back({sequence.id, entry.num_rows});
       EXPECT_TRUE(slots.insert(sequence.state.id()).second) << "two sequences share a state slot";
@@ -224,51 +248,39 @@ Rows drafted_rows(std::span<const PlannedRows> planned) {
 }
 
 TEST_F(SchedulerTest, DraftsFillTheRowsThatAreLeftAndPromptsKeepTheirs) {
-  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 9}, 10);
-  Sequence& first = add(1, 3);
-  Sequence& second = add(2, 3);
-  run_pass();
-  Sequence& prompt = add(3, 100);
-  const auto planned = scheduler_->plan();
-  ASSERT_TRUE(planned.ok());
+  std::vector<Sequence*> sequences =
+      start_decoding({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 9}, 10, {3, 3});
+  sequences.push_back(&add(3, 100));
+  plan();
   EXPECT_EQ(scheduler_->num_draft_rows(), 9);  // of 16 rows two decode and four are the prompt's
-  for (Sequence* sequence : {&first, &second, &prompt}) sequence->drafts.draft = draft_of(6);
-  ASSERT_TRUE(scheduler_->add_drafts().ok());
-  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 6}, {2, 3}, {3, 0}}));
-  EXPECT_EQ((*planned)[2].num_rows, 4);
-  EXPECT_EQ(second.drafts.draft.size(), 3);
+  const auto planned = plan_with_drafts(sequences, {draft_of(6), draft_of(6), draft_of(6)});
+  EXPECT_EQ(drafted_rows(planned), (Rows{{1, 6}, {2, 3}, {3, 0}}));
+  EXPECT_EQ(planned[2].num_rows, 4);
+  EXPECT_EQ(sequences[1]->drafts.draft.size(), 3);
 }
 
 TEST_F(SchedulerTest, DraftsTakeOnlyFreePagesAndGiveBackWhatWasForThemAlone) {
-  start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3);
-  Sequence& first = add(1, 62);
-  Sequence& second = add(2, 60);
-  run_pass();
-  const auto planned = scheduler_->plan();
-  ASSERT_TRUE(planned.ok());
-  first.drafts.draft = draft_of(20);   // from 63 on: one in its page, the rest in the last free one
-  second.drafts.draft = draft_of(20);  // from 61 on: three in its page
-  ASSERT_TRUE(scheduler_->add_drafts().ok());
-  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 20}, {2, 3}}));
+  const auto sequences =
+      start_decoding({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3, {62, 60});
+  // The first's guesses are from 63 on: one in its page, the rest in the last free one. The second's are from
+  // 61 on: three in its page.
+  const auto planned = plan_with_drafts(sequences, {draft_of(20), draft_of(20)});
+  EXPECT_EQ(drafted_rows(planned), (Rows{{1, 20}, {2, 3}}));
   EXPECT_EQ(pool_->num_free(), 0);
   EXPECT_EQ(scheduler_->num_preemptions(), 0);
-  first.commit(1);  // and none of the drafted rows
-  second.commit(1);
+  for (Sequence* sequence : sequences) sequence->commit(1);  // and none of the drafted rows
   scheduler_->return_draft_pages();
   EXPECT_EQ(pool_->num_free(), 1);
-  EXPECT_EQ(first.pages.num_pages(), 1);
+  EXPECT_EQ(sequences[0]->pages.num_pages(), 1);
 }
 
 TEST_F(SchedulerTest, PagesOfAcceptedRowsStay) {
-  start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3);
-  Sequence& sequence = add(1, 62);
-  run_pass();
-  ASSERT_TRUE(scheduler_->plan().ok());
-  sequence.drafts.draft = draft_of(20);
-  ASSERT_TRUE(scheduler_->add_drafts().ok());
-  sequence.commit(1 + 4);
+  const auto sequences =
+      start_decoding({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, 3, {62});
+  plan_with_drafts(sequences, {draft_of(20)});
+  sequences[0]->commit(1 + 4);
   scheduler_->return_draft_pages();
-  EXPECT_EQ(sequence.pages.num_pages(), 2);
+  EXPECT_EQ(sequences[0]->pages.num_pages(), 2);
 }
 
 /// Two branches of `depth` guesses each.
@@ -280,64 +292,45 @@ Draft fork_of(int64_t depth) {
 }
 
 TEST_F(SchedulerTest, EveryonesFirstBranchComesBeforeOtherBranches) {
-  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 12}, 10);
-  Sequence& first = add(1, 3);
-  Sequence& second = add(2, 3);
-  run_pass();
-  const auto planned = scheduler_->plan();
-  ASSERT_TRUE(planned.ok());
-  first.drafts.draft = fork_of(3);
-  second.drafts.draft = fork_of(3);
-  ASSERT_TRUE(scheduler_->add_drafts().ok());
+  const auto sequences =
+      start_decoding({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 12}, 10, {3, 3});
+  const auto planned = plan_with_drafts(sequences, {fork_of(3), fork_of(3)});
   // Of 12 drafted rows each has three; the first then takes five for its other branch, the known row
   // included, and one is left.
-  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 6}, {2, 3}}));
-  EXPECT_EQ((*planned)[0].num_repeated, 1);
-  EXPECT_EQ((*planned)[0].num_pass_rows(), 8);
-  EXPECT_EQ((*planned)[0].num_drafted_rows(), 8);
-  EXPECT_EQ((*planned)[1].num_repeated, 0);
-  EXPECT_EQ((*planned)[1].num_drafted_rows(), 3);
-  EXPECT_TRUE(second.drafts.branches.is_empty());
-  EXPECT_TRUE(second.drafts.draft.is_chain());
+  EXPECT_EQ(drafted_rows(planned), (Rows{{1, 6}, {2, 3}}));
+  EXPECT_EQ(planned[0].num_repeated, 1);
+  EXPECT_EQ(planned[0].num_pass_rows(), 8);
+  EXPECT_EQ(planned[0].num_drafted_rows(), 8);
+  EXPECT_EQ(planned[1].num_repeated, 0);
+  EXPECT_EQ(planned[1].num_drafted_rows(), 3);
+  EXPECT_TRUE(sequences[1]->drafts.branches.is_empty());
+  EXPECT_TRUE(sequences[1]->drafts.draft.is_chain());
 }
 
 TEST_F(SchedulerTest, OtherBranchesTakeNoRowsFromAnyonesFirst) {
-  start({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 10}, 10);
-  Sequence& first = add(1, 3);
-  Sequence& second = add(2, 3);
-  run_pass();
-  const auto planned = scheduler_->plan();
-  ASSERT_TRUE(planned.ok());
-  first.drafts.draft = fork_of(3);
-  second.drafts.draft = fork_of(3);
-  ASSERT_TRUE(scheduler_->add_drafts().ok());
-  EXPECT_EQ(drafted_rows(*planned), (Rows{{1, 3}, {2, 3}}))
-      << "the first could have had both of its branches";
-  EXPECT_TRUE(first.drafts.branches.is_empty());
+  const auto sequences =
+      start_decoding({.max_sequences = 4, .pass_tokens = 16, .max_drafted_rows = 10}, 10, {3, 3});
+  const auto planned = plan_with_drafts(sequences, {fork_of(3), fork_of(3)});
+  EXPECT_EQ(drafted_rows(planned), (Rows{{1, 3}, {2, 3}})) << "the first could have had both of its branches";
+  EXPECT_TRUE(sequences[0]->drafts.branches.is_empty());
 }
 
 TEST_F(SchedulerTest, OtherBranchesTakeOnlyFreePagesAndNobodyIsHeldBack) {
   for (const int64_t num_pages : {2, 3, 4}) {
-    start({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, num_pages);
-    Sequence& first = add(1, 30);
-    Sequence& second = add(2, 30);
-    run_pass();
+    const auto sequences =
+        start_decoding({.max_sequences = 4, .pass_tokens = 512, .max_drafted_rows = 64}, num_pages, {30, 30});
     if (num_pages == 2) run_pass();
-    const auto planned = scheduler_->plan();
-    ASSERT_TRUE(planned.ok());
-    ASSERT_EQ(planned->size(), num_pages == 2 ? 1u : 2u) << "two take a page to spare";
-    first.drafts.draft = fork_of(3);
-    if (num_pages > 2) second.drafts.draft = fork_of(3);
+    ASSERT_EQ(plan().size(), num_pages == 2 ? 1u : 2u) << "two take a page to spare";
     const int64_t num_free = pool_->num_free();
-    ASSERT_TRUE(scheduler_->add_drafts().ok());
-    EXPECT_EQ((*planned)[0].num_drafted, num_free >= 1 ? 6 : 3);
+    const auto planned = plan_with_drafts(sequences, {fork_of(3), num_pages > 2 ? fork_of(3) : Draft()});
+    EXPECT_EQ(planned[0].num_drafted, num_free >= 1 ? 6 : 3);
     if (num_pages > 2) {
-      EXPECT_EQ((*planned)[1].num_drafted, num_free >= 2 ? 6 : 3);
+      EXPECT_EQ(planned[1].num_drafted, num_free >= 2 ? 6 : 3);
     }
     EXPECT_EQ(pool_->num_free(), std::max<int64_t>(num_free - (num_pages > 2 ? 2 : 1), 0));
     EXPECT_EQ(scheduler_->num_preemptions(), 0);
-    scheduler_->remove(first);  // in the middle of a pass, as where one fails
-    scheduler_->remove(second);
+    for (const Sequence* sequence : sequences)
+      scheduler_->remove(*sequence);  // in the middle of a pass, as where one fails
     EXPECT_EQ(pool_->num_used(), 0);
   }
 }

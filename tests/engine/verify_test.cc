@@ -6,15 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <latch>
+#include <set>
+#include <thread>
 
 #include "drafters/lookup.h"
 #include "drafters/pass_drafter.h"
 #include "drafters/tape.h"
 #include "engine/pass.h"
-#include "engine/sampler.h"
-#include "tests/support/fake_model.h"
-#include "tests/support/reply_collector.h"
+#include "tests/support/engine_fixture.h"
 #include "tests/support/toy_model.h"
 
 namespace tensorfold {
@@ -22,18 +21,6 @@ namespace {
 
 using testing::HasSubstr;
 using Tokens = std::vector<int32_t>;
-
-constexpr int64_t kPageBytes = 2 * 2 * 512, kSlotBytes = 64;  // of the fake model
-constexpr int64_t kTapeTokens = 400;
-
-int64_t memory_of_pages(int64_t num_pages, const EngineOptions& options) {
-  return num_pages * kPageBytes + options.max_sequences * kSlotBytes;
-}
-
-Tokens serial_reply(const Request& r, int64_t num_tokens) {
-  const uint64_t seed = r.sampling.seed ? *r.sampling.seed : default_seed(r.prompt);
-  return fake_reply(r.prompt, num_tokens, sample_row(r.sampling, seed, 0));
-}
 
 std::unique_ptr<Drafter> make_tape(const Request& r) {
   return std::make_unique<TapeDrafter>(std::ssize(r.prompt), serial_reply(r, kTapeTokens));
@@ -59,9 +46,11 @@ class PoisonDrafter final : public TapeDrafter {
 
 /// What a FakePassDrafter is told and what it saw.
 struct FakeTurns {
-  bool is_right = true;  ///< Its guesses; else every third one is wrong.
+  bool is_right = true;       ///< Its guesses; else every third one is wrong.
+  bool offers_trees = false;  ///< Each guess then follows a wrong one for its place.
   int64_t fails_at_turn = -1;
   int64_t num_turns = 0, num_faults = 0, num_guesses = 0;
+  int64_t num_trees = 0;
   int64_t num_holes = 0;  ///< Positions that it was not shown in time.
 };
 
@@ -75,6 +64,7 @@ class FakePassDrafter final : public PassDrafter {
   std::string_view name() const override { return "fake"; }
   std::span<const KvShape> kv_layers() const override { return layers_; }
   bool wants_hidden() const override { return true; }
+  bool offers_trees() const override { return turns_.offers_trees; }
   int64_t max_positions() const override { return kFakeMaxPositions; }
   Status prepare(int64_t, int64_t, int64_t) override { return {}; }
   int64_t scratch_bytes() const override { return 64; }
@@ -112,71 +102,32 @@ class FakePassDrafter final : public PassDrafter {
   void guess(DraftTask& task, const State& state) {
     if (task.max_tokens == 0) return;
     const int64_t known = std::ssize(task.tokens);
-    for (int64_t i = 0; i < task.max_tokens; ++i) {
+    if (task.max_depth < 1 || task.max_depth > task.max_tokens || task.max_tokens > kMaxDraftTokens ||
+        (!turns_.offers_trees && task.max_depth != task.max_tokens) ||
+        std::ssize(task.sampling) != task.max_depth)
+      ++turns_.num_faults;
+    for (int64_t i = 0; i < task.max_depth; ++i) {
       if (task.sampling[static_cast<size_t>(i)].pos != known + i) ++turns_.num_faults;
       *word(state, task, known - 1 + i) = 1;  // gone by the next turn
     }
     const Tokens tokens(task.tokens.begin(), task.tokens.end());
-    for (const int32_t token : fake_reply(tokens, task.max_tokens, task.sampling[0])) {
+    int64_t last = -1;
+    for (const int32_t token : fake_reply(tokens, task.max_depth, task.sampling[0])) {
       const bool is_wrong = !turns_.is_right && ++turns_.num_guesses % 3 == 0;
-      task.draft->append(is_wrong ? (token + 1) % kFakeNanToken : token, 3);
+      const int64_t parent = last;
+      if (turns_.offers_trees) task.draft->append_to(parent, (token + 2) % kFakeNanToken, 5);
+      task.draft->append_to(parent, is_wrong ? (token + 1) % kFakeNanToken : token, 3);
+      last = task.draft->size() - 1;
     }
+    task.draft->truncate(task.max_tokens);
+    if (!task.draft->is_chain()) ++turns_.num_trees;
   }
 
   FakeTurns& turns_;
   std::vector<KvShape> layers_ = std::vector<KvShape>(1);
 };
 
-class VerifyTest : public testing::Test {
- protected:
-  ~VerifyTest() override {
-    engine_.reset();
-    model_.reset();
-    EXPECT_EQ(control_.num_faults, 0) << "a row saw a wrong page, position or state";
-    EXPECT_EQ(control_.device.num_live, 0) << "device memory leaked";
-  }
-
-  static EngineOptions drafting(DrafterFactory factory, int64_t draft_max = 8) {
-    EngineOptions options;
-    options.draft = DraftMode::kLookup;  // whatever is proposed
-    options.draft_max = draft_max;
-    options.make_drafter = std::move(factory);
-    return options;
-  }
-  void start(const EngineOptions& options) {
-    engine_.reset();
-    if (model_ == nullptr) model_ = make_fake_model(control_);
-    Result<std::unique_ptr<Engine>> engine = Engine::create(model_, options);
-    ASSERT_TRUE(engine.ok()) << engine.status().message();
-    engine_ = std::move(engine).value();
-  }
-  void hold_passes() {
-    gate_ = std::make_unique<std::latch>(1);
-    control_.before_pass = [this](const Pass&) { gate_->wait(); };
-  }
-  RequestId submit(const Request& request, ReplyCollector& collector) {
-    Result<RequestId> id = engine_->submit(request, collector.sink());
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    return id.ok() ? *id : 0;
-  }
-  CollectedReply ask(const Request& request) {
-    ReplyCollector collector;
-    submit(request, collector);
-    return collector.wait();
-  }
-  static Request request(int64_t num_prompt_tokens, uint64_t prompt_seed, int64_t max_tokens) {
-    Request r;
-    r.prompt = fake_prompt(num_prompt_tokens, prompt_seed);
-    r.max_tokens = max_tokens;
-    r.sampling.temperature = prompt_seed % 2 == 0 ? 0.0f : 1.0f;
-    return r;
-  }
-
-  FakeModelControl control_;
-  std::unique_ptr<std::latch> gate_;
-  std::shared_ptr<LoadedModel> model_;
-  std::unique_ptr<Engine> engine_;
-};
+using VerifyTest = EngineFixture;
 
 TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
   const std::vector<std::pair<const char*, DrafterFactory>> drafters = {
@@ -207,7 +158,7 @@ TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
         requests.back().session = i % 3;
         submit(requests.back(), collectors[i]);
       }
-      gate_->count_down();
+      release_passes();
       for (uint64_t i = 0; i < 20; ++i) {
         const CollectedReply reply = collectors[i].wait();
         ASSERT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens))
@@ -233,10 +184,10 @@ TEST_F(VerifyTest, ARepliesTokensDoNotDependOnDraftsOptionsOrCompany) {
 TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
   int64_t num_preemptions = 0;
   for (const DraftMode mode : {DraftMode::kModel, DraftMode::kAuto}) {
-    for (const bool is_right : {false, true}) {
+    for (const auto& [is_right, offers_trees] : {std::pair(false, false), {true, false}, {true, true}}) {
       for (const auto& [pass_tokens, max_sequences] :
            {std::pair<int64_t, int64_t>{1, 3}, {7, 16}, {64, 3}, {512, 16}}) {
-        FakeTurns turns{.is_right = is_right};
+        FakeTurns turns{.is_right = is_right, .offers_trees = offers_trees};
         EngineOptions options = drafting(nullptr, 5);
         options.draft = mode;
         options.pass_tokens = pass_tokens;
@@ -245,7 +196,8 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
           return std::make_unique<FakePassDrafter>(turns);
         };
         if (pass_tokens == 64)  // a page has the drafter's layer too
-          options.kv_memory_bytes = 5 * (kPageBytes + kPageBytes / 2) + max_sequences * kSlotBytes;
+          options.kv_memory_bytes =
+              5 * (kFakePageBytes + kFakePageBytes / 2) + max_sequences * kFakeSlotBytes;
         hold_passes();
         start(options);
         std::vector<Request> requests;
@@ -256,7 +208,7 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
           requests.back().draft = i % 5 != 4;
           submit(requests.back(), collectors[i]);
         }
-        gate_->count_down();
+        release_passes();
         for (uint64_t i = 0; i < 12; ++i) {
           const CollectedReply reply = collectors[i].wait();
           ASSERT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens)) << "request " << i;
@@ -264,7 +216,7 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
           EXPECT_EQ(usage.drafter, !requests[i].draft         ? ""
                                    : mode == DraftMode::kAuto ? "lookup+fake"
                                                               : "fake");
-          if (is_right && mode == DraftMode::kModel) {
+          if (is_right && mode == DraftMode::kModel && !offers_trees) {
             EXPECT_EQ(usage.accepted, usage.drafted);
           }
         }
@@ -275,9 +227,9 @@ TEST_F(VerifyTest, ADrafterThatComputesIsShownEachRowOnceAndChangesNoReply) {
         if (mode == DraftMode::kModel) {
           EXPECT_EQ(turns.num_holes, 0);
           if (pass_tokens > 1) {
-            EXPECT_GT(stats.draft_accepted_tokens, 200);
+            EXPECT_GT(stats.draft_accepted_tokens, offers_trees && pass_tokens == 7 ? 20 : 200);
           }
-          if (!is_right) {
+          if (!is_right || offers_trees) {
             EXPECT_LT(stats.draft_accepted_tokens, stats.draft_tokens);
           }
         }
@@ -300,6 +252,142 @@ TEST_F(VerifyTest, ADrafterThatFailsIsNotAskedAgain) {
     EXPECT_EQ(turns.num_turns, at + 1);
     EXPECT_EQ(ask(r).tokens, serial_reply(r, 60));
     EXPECT_EQ(turns.num_turns, at + 1);
+    engine_.reset();
+  }
+}
+
+TEST_F(VerifyTest, AfterADrafterHasFailedRequestsNoLongerNameIt) {
+  for (const DraftMode mode : {DraftMode::kModel, DraftMode::kAuto}) {
+    FakeTurns turns{.fails_at_turn = 0};
+    EngineOptions options = drafting(nullptr, 4);
+    options.draft = mode;
+    options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+    start(options);
+    const Request r = request(20, 2, 60);
+    EXPECT_EQ(ask(r).usage.speculative.drafter, mode == DraftMode::kAuto ? "lookup+fake" : "fake");
+    ASSERT_EQ(turns.num_turns, 1);
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(ask(r).usage.speculative.drafter, mode == DraftMode::kAuto ? "lookup" : "");
+    engine_.reset();
+  }
+}
+
+// A drafter may count on tokens of the vocabulary.
+TEST_F(VerifyTest, ARefusedPromptIsShownToNoDrafter) {
+  int num_made = 0;
+  start(drafting([&](const Request& r) {
+    ++num_made;
+    return make_tape(r);
+  }));
+  Request refused = request(20, 2, 60);
+  for (const int32_t token : {-1, static_cast<int32_t>(kFakeVocabSize)}) {
+    refused.prompt[7] = token;
+    EXPECT_FALSE(engine_->submit(refused, [](Event&&) {}).ok());
+  }
+  refused.prompt.clear();
+  EXPECT_FALSE(engine_->submit(refused, [](Event&&) {}).ok());
+  EXPECT_EQ(num_made, 0);
+  EXPECT_EQ(ask(request(20, 2, 60)).usage.completion_tokens, 60);
+  EXPECT_EQ(num_made, 1);
+}
+
+// The wrong one of two guesses for a place is said to be likelier. Both are verified once rows turn out to
+// cost little beside the pass.
+TEST_F(VerifyTest, TreesAreVerifiedWhereThatIsMeasuredToPay) {
+  std::set<int64_t> branches;  // of a pass
+  in_pass_ = [&](const Pass& pass) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    branches.insert(std::ssize(pass.rows.sequences));
+  };
+  FakeTurns turns{.offers_trees = true};
+  EngineOptions options = drafting([](const Request&) { return nullptr; }, 6);
+  options.draft = DraftMode::kAuto;
+  options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakePassDrafter>(turns); };
+  const Request r = request(20, 2, 300);
+  int64_t accepted = 0;
+  // On a busy machine rows may seem dear.
+  for (int attempt = 0; attempt < 20 && (branches.size() <= 1 || accepted <= 50); ++attempt) {
+    start(options);
+    const CollectedReply reply = ask(r);
+    EXPECT_EQ(reply.tokens, serial_reply(r, 300));
+    EXPECT_EQ(turns.num_faults, 0);
+    accepted = std::max(accepted, reply.usage.speculative.accepted);
+  }
+  engine_.reset();
+  EXPECT_GT(turns.num_trees, 0);
+  EXPECT_GT(branches.size(), 1u) << "no tree was verified";
+  EXPECT_GT(accepted, 50);
+}
+
+/// Knows the replies of the fake model, without following it: it has to take in each position in turn.
+class FakeDraftModel final : public PassDrafter {
+ public:
+  struct Seen {
+    int64_t num_faults = 0;
+    std::vector<int64_t> catch_ups = {};  ///< Positions of each turn without guesses.
+    int64_t first_guess_at = -1;          ///< Tokens of the sequence by then.
+  };
+  explicit FakeDraftModel(Seen& seen) : seen_(seen) {}
+
+  std::string_view name() const override { return "fake model"; }
+  std::span<const KvShape> kv_layers() const override { return layers_; }
+  int64_t max_positions() const override { return kFakeMaxPositions; }
+  Status prepare(int64_t, int64_t max_rows, int64_t) override {
+    max_rows_ = max_rows;
+    return {};
+  }
+  int64_t scratch_bytes() const override { return 64; }
+
+  Status run(std::span<DraftTask> tasks, const ModelRows&, const State&, Arena&) override {
+    for (DraftTask& task : tasks) {
+      const int64_t missing = std::ssize(task.tokens) - task.num_absorbed;
+      if (task.max_tokens == 0) {
+        if (task.num_catch_up < 1 || task.num_catch_up >= missing || tasks.size() != 1) ++seen_.num_faults;
+        seen_.catch_ups.push_back(std::min(task.num_catch_up, max_rows_));
+        task.num_absorbed += seen_.catch_ups.back();
+        continue;
+      }
+      if (task.num_absorbed == 0 || missing > kMaxDraftTokens + 1) ++seen_.num_faults;
+      if (seen_.first_guess_at < 0) seen_.first_guess_at = std::ssize(task.tokens);
+      task.num_absorbed += missing;
+      const Tokens tokens(task.tokens.begin(), task.tokens.end());
+      for (const int32_t token : fake_reply(tokens, task.max_depth, task.sampling[0]))
+        task.draft->append(token, 5);
+    }
+    return {};
+  }
+
+ private:
+  Seen& seen_;
+  int64_t max_rows_ = 0;
+  std::vector<KvShape> layers_ = std::vector<KvShape>(1);
+};
+
+TEST_F(VerifyTest, ADraftModelCatchesUpInTimeThatTheReplyHasEarned) {
+  in_pass_ = [](const Pass&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (const int64_t pass_tokens : {64, 512}) {
+    FakeDraftModel::Seen seen;
+    int64_t accepted = 0;
+    EngineOptions options = drafting([](const Request&) { return nullptr; }, 6);
+    options.draft = DraftMode::kAuto;
+    options.pass_tokens = pass_tokens;
+    options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakeDraftModel>(seen); };
+    const Request r = request(300, 2, 400), brief = request(300, 4, 3);
+    // On a busy machine turns may seem dear.
+    for (int attempt = 0; attempt < 20 && accepted <= 50; ++attempt) {
+      seen = {};
+      start(options);
+      EXPECT_EQ(ask(brief).tokens, serial_reply(brief, 3));
+      EXPECT_TRUE(seen.catch_ups.empty()) << "it had earned nothing when its last guess would have counted";
+      const CollectedReply reply = ask(r);
+      EXPECT_EQ(reply.tokens, serial_reply(r, 400));
+      EXPECT_EQ(seen.num_faults, 0);
+      accepted = reply.usage.speculative.accepted;
+    }
+    EXPECT_GT(accepted, 50);
+    ASSERT_GE(seen.catch_ups.size(), 3u) << "of 16, 64 and 256 positions at most";
+    EXPECT_EQ(seen.catch_ups.front(), 16) << "the first to find out what it takes";
+    EXPECT_GE(seen.first_guess_at, 304);
     engine_.reset();
   }
 }
@@ -556,7 +644,7 @@ TEST_F(VerifyTest, NoPageIsHeldForGuesses) {
     ReplyCollector a, b;
     submit(first, a);
     submit(second, b);
-    gate_->count_down();
+    release_passes();
     EXPECT_EQ(a.wait().tokens, serial_reply(first, 19));
     EXPECT_EQ(b.wait().tokens, serial_reply(second, 50));
     EXPECT_EQ(engine_->stats().preemptions, 0) << "drafted " << is_drafted;
@@ -568,16 +656,15 @@ TEST_F(VerifyTest, CancellingBetweenAnyPassesLeavesEveryoneElseAlone) {
   for (int64_t at = 0; at < 20; ++at) {
     RequestId id = 0;
     control_.num_passes = 0;
-    gate_ = std::make_unique<std::latch>(1);
-    control_.before_pass = [&](const Pass&) {
-      gate_->wait();
+    hold_passes();
+    in_pass_ = [&](const Pass&) {
       if (control_.num_passes == at) engine_->cancel(id);
     };
     start(drafting(adversary(-1), 6));
     ReplyCollector first, second;
     id = submit(cancelled, first);
     submit(other, second);
-    gate_->count_down();
+    release_passes();
     const CollectedReply reply = first.wait();
     const Tokens whole = serial_reply(cancelled, 60);
     EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));

@@ -4,15 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <latch>
 #include <set>
+#include <thread>
 
 #include "drafters/lookup.h"
 #include "drafters/tape.h"
 #include "engine/pass.h"
-#include "engine/sampler.h"
-#include "tests/support/fake_model.h"
-#include "tests/support/reply_collector.h"
+#include "tests/support/engine_fixture.h"
 
 namespace tensorfold {
 namespace {
@@ -21,9 +19,6 @@ using testing::HasSubstr;
 using Shape = TreeTapeDrafter::Shape;
 using Tokens = std::vector<int32_t>;
 
-constexpr int64_t kPageBytes = 2 * 2 * 512, kSlotBytes = 64;  // of the fake model
-constexpr int64_t kTapeTokens = 400;
-
 // With wrong tokens before it the reply is never in the first branch.
 constexpr Shape kRightLast = {.num_before = 1, .num_after = 0};
 constexpr Shape kRightFirst = {.num_before = 0, .num_after = 1};
@@ -31,11 +26,6 @@ constexpr Shape kRightBetween = {.num_before = 1, .num_after = 1};
 constexpr Shape kWide = {.num_before = 3, .num_after = 2};
 constexpr Shape kWrongInTurn = {.num_before = 1, .num_after = 1, .num_right = -1};
 constexpr Shape kWrong = {.num_before = 1, .num_after = 1, .num_right = 0};
-
-Tokens serial_reply(const Request& r, int64_t num_tokens) {
-  const uint64_t seed = r.sampling.seed ? *r.sampling.seed : default_seed(r.prompt);
-  return fake_reply(r.prompt, num_tokens, sample_row(r.sampling, seed, 0));
-}
 
 DrafterFactory tree(const Shape& shape) {
   return [shape](const Request& r) {
@@ -63,33 +53,15 @@ class PoisonTreeDrafter final : public TapeDrafter {
   }
 };
 
-class VerifyTreesTest : public testing::Test {
+class VerifyTreesTest : public EngineFixture {
  protected:
-  ~VerifyTreesTest() override {
-    engine_.reset();
-    model_.reset();
-    EXPECT_EQ(control_.num_faults, 0) << "a row saw a wrong page, position or state";
-    EXPECT_EQ(control_.device.num_live, 0) << "device memory leaked";
+  VerifyTreesTest() {
+    in_pass_ = [this](const Pass& pass) { count_branches(pass); };
   }
 
-  static EngineOptions drafting(DrafterFactory factory, int64_t draft_max = 8) {
-    EngineOptions options;
-    options.draft = DraftMode::kLookup;  // whatever is proposed
-    options.draft_max = draft_max;
-    options.make_drafter = std::move(factory);
-    return options;
-  }
   static EngineOptions with_pages(EngineOptions options, int64_t num_pages) {
-    options.kv_memory_bytes = num_pages * kPageBytes + options.max_sequences * kSlotBytes;
+    options.kv_memory_bytes = memory_of_pages(num_pages, options);
     return options;
-  }
-  void start(const EngineOptions& options) {
-    engine_.reset();
-    if (model_ == nullptr) model_ = make_fake_model(control_);
-    if (!control_.before_pass) control_.before_pass = [this](const Pass& pass) { count_branches(pass); };
-    Result<std::unique_ptr<Engine>> engine = Engine::create(model_, options);
-    ASSERT_TRUE(engine.ok()) << engine.status().message();
-    engine_ = std::move(engine).value();
   }
   /// Branches after the first of each sequence.
   void count_branches(const Pass& pass) {
@@ -97,27 +69,8 @@ class VerifyTreesTest : public testing::Test {
     for (const SequenceRows& rows : pass.rows.sequences)
       if (!slots.insert(rows.state_slot).second) ++num_branches_;
   }
-  void submit(const Request& request, ReplyCollector& collector) {
-    const Result<RequestId> id = engine_->submit(request, collector.sink());
-    EXPECT_TRUE(id.ok()) << id.status().message();
-  }
-  CollectedReply ask(const Request& request) {
-    ReplyCollector collector;
-    submit(request, collector);
-    return collector.wait();
-  }
-  static Request request(int64_t num_prompt_tokens, uint64_t prompt_seed, int64_t max_tokens) {
-    Request r;
-    r.prompt = fake_prompt(num_prompt_tokens, prompt_seed);
-    r.max_tokens = max_tokens;
-    r.sampling.temperature = prompt_seed % 2 == 0 ? 0.0f : 1.0f;
-    return r;
-  }
 
-  FakeModelControl control_;
   std::atomic<int64_t> num_branches_{0};
-  std::shared_ptr<LoadedModel> model_;
-  std::unique_ptr<Engine> engine_;
 };
 
 TEST_F(VerifyTreesTest, ARepliesTokensDoNotDependOnTreesOptionsOrCompany) {
@@ -144,11 +97,7 @@ TEST_F(VerifyTreesTest, ARepliesTokensDoNotDependOnTreesOptionsOrCompany) {
       options.max_sequences = max_sequences;
       if (round % 2 == 0) options = with_pages(options, 5);
       if (++round % 4 == 0) options.draft = DraftMode::kAuto;
-      std::latch gate(1);
-      control_.before_pass = [&](const Pass& pass) {
-        gate.wait();
-        count_branches(pass);
-      };
+      hold_passes();
       start(options);
       std::vector<Request> requests;
       std::vector<ReplyCollector> collectors(16);
@@ -157,7 +106,7 @@ TEST_F(VerifyTreesTest, ARepliesTokensDoNotDependOnTreesOptionsOrCompany) {
         requests.push_back(request(1 + n * 37 % 150, i, 1 + n * 29 % 150));
         submit(requests.back(), collectors[i]);
       }
-      gate.count_down();
+      release_passes();
       for (uint64_t i = 0; i < 16; ++i) {
         const CollectedReply reply = collectors[i].wait();
         ASSERT_EQ(reply.tokens, serial_reply(requests[i], requests[i].max_tokens))
@@ -216,6 +165,29 @@ TEST_F(VerifyTreesTest, TheRowsOfAPassBoundTheBranches) {
   EXPECT_EQ(control_.max_rows, 3 + 4 + 4 + 4);
 }
 
+// A pass is at most about twice as large as one whose time is known; rows that branches repeat are rows.
+TEST_F(VerifyTreesTest, WhatIsMeasuredToPayCountsTheRowsThatBranchesRepeat) {
+  int64_t largest = 0, num_trees = 0;
+  in_pass_ = [&](const Pass& pass) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // beside which rows cost little
+    if (pass.rows.positions[0] == 0) return;                    // the prompt
+    const int64_t num_rows = std::ssize(pass.tokens);
+    EXPECT_LE(num_rows, std::max<int64_t>(2 * largest, 2));
+    largest = std::max(largest, num_rows);
+    num_trees += pass.rows.sequences.size() > 1;
+  };
+  EngineOptions options = drafting(tree(kRightFirst), 8);
+  options.draft = DraftMode::kAuto;
+  const Request r = request(5, 2, 300);
+  // On a busy machine rows may seem dear.
+  for (int attempt = 0; attempt < 20 && num_trees == 0; ++attempt) {
+    start(options);
+    largest = 0;
+    EXPECT_EQ(ask(r).tokens, serial_reply(r, 300));
+  }
+  EXPECT_GT(num_trees, 0);
+}
+
 TEST_F(VerifyTreesTest, BranchesMayLieAnyhowOverPages) {
   for (const Shape& shape : {kRightLast, kRightBetween, kWrongInTurn}) {
     for (const int64_t draft_max : {2, 5, 13, 30}) {
@@ -259,11 +231,7 @@ TEST_F(VerifyTreesTest, BranchesAreDroppedWhereThereAreNoPages) {
 // The second request's branches lie in the last free page long before it needs it. The first needs it sooner,
 // and has ended by the time the second does: held for branches, the page would cost a preemption.
 TEST_F(VerifyTreesTest, NoPageIsHeldForBranches) {
-  std::latch gate(1);
-  control_.before_pass = [&](const Pass& pass) {
-    gate.wait();
-    count_branches(pass);
-  };
+  hold_passes();
   start(with_pages(drafting(tree(kWrong), 8), 3));
   Request first = request(50, 2, 19);
   const Request second = request(34, 4, 60);
@@ -271,7 +239,7 @@ TEST_F(VerifyTreesTest, NoPageIsHeldForBranches) {
   ReplyCollector a, b;
   submit(first, a);
   submit(second, b);
-  gate.count_down();
+  release_passes();
   EXPECT_EQ(a.wait().tokens, serial_reply(first, 19));
   EXPECT_EQ(b.wait().tokens, serial_reply(second, 60));
   EXPECT_EQ(engine_->stats().preemptions, 0);
@@ -330,9 +298,8 @@ TEST_F(VerifyTreesTest, CancellingBetweenAnyPassesLeavesEveryoneElseAlone) {
   for (int64_t at = 0; at < 20; ++at) {
     std::atomic<RequestId> id = 0;
     control_.num_passes = 0;
-    std::latch gate(1);
-    control_.before_pass = [&](const Pass& pass) {
-      gate.wait();
+    hold_passes();
+    in_pass_ = [&](const Pass& pass) {
       count_branches(pass);
       if (control_.num_passes == at) engine_->cancel(id);
     };
@@ -340,7 +307,7 @@ TEST_F(VerifyTreesTest, CancellingBetweenAnyPassesLeavesEveryoneElseAlone) {
     ReplyCollector first, second;
     id = engine_->submit(cancelled, first.sink()).value();
     submit(other, second);
-    gate.count_down();
+    release_passes();
     const CollectedReply reply = first.wait();
     const Tokens whole = serial_reply(cancelled, 60);
     EXPECT_TRUE(std::equal(reply.tokens.begin(), reply.tokens.end(), whole.begin()));

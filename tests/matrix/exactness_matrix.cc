@@ -166,8 +166,9 @@ class Column {
     TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> loaded, load(alone));
     const ModelSpec& spec = loaded->model->spec();
     workload_ = make_workload(spec, arguments_.max_tokens);
-    const int32_t last_layer = static_cast<int32_t>(spec.num_layers) - 1;
-    TF_RETURN_IF_ERROR(write_toy_drafter({.target_layers = {0, last_layer}}, spec, drafter_folder_.path()));
+    std::vector<int64_t> read_layers = {0};
+    if (spec.num_layers > 1) read_layers.push_back(spec.num_layers - 1);
+    TF_RETURN_IF_ERROR(write_toy_drafter({.target_layers = read_layers}, spec, drafter_folder_.path()));
     TF_ASSIGN_OR_RETURN(expected_, run_variation(alone, loaded, workload_, {}));
     for (const Recording& recording : expected_) {
       if (!recording.error.empty()) return make_error(StatusCode::kInternal, "{}", recording.error);
@@ -220,7 +221,8 @@ class Column {
     LoadOptions wish = variation.load;
     wish.with_draft_head = variation.guesser == Guesser::kHead;
     if (variation.guesser == Guesser::kItself) wish.draft_folder = model_.folder;
-    if (variation.guesser == Guesser::kBlock) wish.draft_folder = drafter_folder_.path();
+    if (variation.guesser == Guesser::kBlock || variation.guesser == Guesser::kBlockTree)
+      wish.draft_folder = drafter_folder_.path();
     const std::string key = fmt::format("{} {} {} {} {} {} {}", wish.num_threads, cpu_isa_name(wish.isa),
                                         wish.use_reference_ops, static_cast<int>(wish.cuda.kernels),
                                         wish.cuda.use_graphs, wish.with_draft_head, wish.draft_folder);

@@ -2,9 +2,11 @@
 #include "tests/matrix/variations.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/hash.h"
+#include "drafters/block.h"
 #include "drafters/tape.h"
 #include "engine/kv_pages.h"
 #include "engine/state_slots.h"
@@ -57,13 +59,56 @@ std::unique_ptr<Drafter> make_guesser(Guesser guesser, int64_t prompt_tokens,
   return std::make_unique<TreeTapeDrafter>(prompt_tokens, reply, vocab_size, shape);
 }
 
-/// The guesser's options; the workload and the replies must outlive the engine.
-EngineOptions engine_options(const Variation& variation, const Setting& setting) {
+/// A block drafter of trees, whose drafts that are no chain are counted.
+class CountedTrees final : public PassDrafter {
+ public:
+  CountedTrees(const BlockModel& parts, std::atomic<int64_t>& num_trees)
+      : drafter_(parts), num_trees_(num_trees) {}
+
+  std::string_view name() const override { return drafter_.name(); }
+  std::span<const KvShape> kv_layers() const override { return drafter_.kv_layers(); }
+  std::span<const int32_t> target_layers() const override { return drafter_.target_layers(); }
+  bool offers_trees() const override { return drafter_.offers_trees(); }
+  int64_t max_positions() const override { return drafter_.max_positions(); }
+  Status prepare(int64_t max_tasks, int64_t max_rows, int64_t max_guesses) override {
+    return drafter_.prepare(max_tasks, max_rows, max_guesses);
+  }
+  int64_t scratch_bytes() const override { return drafter_.scratch_bytes(); }
+  Status run(std::span<DraftTask> tasks, const ModelRows& model, const State& state,
+             Arena& scratch) override {
+    TF_RETURN_IF_ERROR(drafter_.run(tasks, model, state, scratch));
+    for (const DraftTask& task : tasks) num_trees_ += task.draft->is_chain() ? 0 : 1;
+    return {};
+  }
+
+ private:
+  BlockPassDrafter drafter_;
+  std::atomic<int64_t>& num_trees_;
+};
+
+PassDrafterFactory block_trees(std::atomic<int64_t>& num_trees) {
+  return [&num_trees](const LoadedModel& model) {
+    const LoadedDraftModel& small = *model.draft_model;
+    const BlockModel parts{.name = small.name,
+                           .drafter = *small.block_drafter,
+                           .ops = *model.ops,
+                           .weights = *small.weights,
+                           .target = {.model = *model.model, .weights = *model.weights},
+                           .num_drawable_tokens = num_drawable_tokens(model),
+                           .offers_trees = true};
+    return std::make_unique<CountedTrees>(parts, num_trees);
+  };
+}
+
+/// The guesser's options; the workload, the replies and the counter of trees must outlive the engine.
+EngineOptions engine_options(const Variation& variation, const Setting& setting,
+                             std::atomic<int64_t>& num_trees) {
   EngineOptions options = variation.engine;
   if (variation.guesser == Guesser::kNobody) return options;
   options.draft = variation.guesser == Guesser::kLookupMeasured ? DraftMode::kAuto : DraftMode::kLookup;
   if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kBlock ||
-      variation.guesser == Guesser::kItself) {
+      variation.guesser == Guesser::kBlockTree || variation.guesser == Guesser::kItself) {
+    if (variation.guesser == Guesser::kBlockTree) options.make_pass_drafter = block_trees(num_trees);
     options.draft = DraftMode::kModel;
     options.draft_confidence = 0;  // random models are sure of nothing
     return options;
@@ -81,7 +126,9 @@ EngineOptions engine_options(const Variation& variation, const Setting& setting)
 /// What guesses came to, over the engines of a variation.
 struct GuessCounts {
   int64_t rounds = 0, guessed = 0, right = 0;
-  void add(const EngineStats& stats) {
+  int64_t trees = 0;  ///< Of kBlockTree.
+  void add(const EngineStats& stats, int64_t num_trees) {
+    trees += num_trees;
     rounds += stats.draft_rounds;
     guessed += stats.draft_tokens;
     right += stats.draft_accepted_tokens;
@@ -100,6 +147,8 @@ Status check_guesses(const Variation& variation, const GuessCounts& counts) {
     return {};
   if (counts.rounds == 0) return fails("some");
   if (variation.guesser == Guesser::kHead || variation.guesser == Guesser::kBlock) return {};
+  if (variation.guesser == Guesser::kBlockTree)
+    return counts.trees > 0 ? Status() : make_error(StatusCode::kInternal, "all drafts were chains");
   if (variation.guesser == Guesser::kTape || variation.guesser == Guesser::kItself)
     return counts.right == counts.guessed ? Status() : fails("all");
   const bool may_be_right = variation.engine.draft_max > 1;
@@ -113,7 +162,7 @@ class EngineRun {
  public:
   static Result<std::unique_ptr<EngineRun>> create(const Setting& setting, const Variation& variation) {
     auto engine_run = std::unique_ptr<EngineRun>(new EngineRun(variation));
-    EngineOptions options = engine_options(variation, setting);
+    EngineOptions options = engine_options(variation, setting, engine_run->num_trees_);
     options.observer = &engine_run->recorder_;
     TF_ASSIGN_OR_RETURN(engine_run->engine_, Engine::create(setting.model, options));
     return engine_run;
@@ -142,11 +191,13 @@ class EngineRun {
 
   Engine& engine() { return *engine_; }
   LogitsRecorder& recorder() { return recorder_; }
+  int64_t num_trees() const { return num_trees_; }
 
  private:
   explicit EngineRun(const Variation& variation) : variation_(variation) {}
   const Variation& variation_;
-  LogitsRecorder recorder_;  // outlives the engine
+  LogitsRecorder recorder_;  // outlives the engine, as the next does
+  std::atomic<int64_t> num_trees_ = 0;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -159,7 +210,7 @@ Result<Recordings> run_alone(const Setting& setting, const Variation& variation)
     TF_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRun> engine_run, EngineRun::create(setting, variation));
     TF_ASSIGN_OR_RETURN(Recording recording, engine_run->ask(request));
     recordings.push_back(std::move(recording));
-    guesses.add(engine_run->engine().stats());
+    guesses.add(engine_run->engine().stats(), engine_run->num_trees());
   }
   TF_RETURN_IF_ERROR(check_guesses(variation, guesses));
   return recordings;
@@ -254,7 +305,12 @@ int64_t smallest_kv_bytes(const LoadedModel& model, const std::vector<Request>& 
                                    model.model->spec().max_position_embeddings);
     num_pages = std::max(num_pages, pages_for_tokens(total - 1));
   }
-  StateLimit limit{.page_bytes = kv_page_set_bytes(*model.ops, model.model->spec().kv_layers),
+  std::vector<KvShape> layers = model.model->spec().kv_layers;
+  if (model.draft_model != nullptr && model.draft_model->block_drafter != nullptr) {
+    const std::vector<KvShape>& more = model.draft_model->block_drafter->spec().kv_layers;
+    layers.insert(layers.end(), more.begin(), more.end());
+  }
+  StateLimit limit{.page_bytes = kv_page_set_bytes(*model.ops, layers),
                    .slot_bytes = state_slot_bytes(model.model->spec().recurrent_layers),
                    .context_tokens = model.model->spec().max_position_embeddings,
                    .max_sequences = max_sequences};
@@ -335,6 +391,12 @@ std::vector<Variation> all_variations() {
   add_drafts("drafts: block drafter", Guesser::kBlock, {3, 7});
   add_drafts("drafts: block drafter, together, of 7", Guesser::kBlock, {5}, Company::kTogether)
       .engine.pass_tokens = 7;
+  add_drafts("drafts: block trees", Guesser::kBlockTree, {3, 8, 15});
+  add_drafts("drafts: block trees, together, of 7", Guesser::kBlockTree, {8}, Company::kTogether)
+      .engine.pass_tokens = 7;
+  add_drafts("drafts: block trees, among 15 others", Guesser::kBlockTree, {8}, Company::kCrowd);
+  add_drafts("drafts: block trees, preempted", Guesser::kBlockTree, {6}, Company::kTogether).must_preempt =
+      true;
   add_drafts("drafts: the model itself", Guesser::kItself, {1, 8});
   add_drafts("drafts: the model itself, among 15 others", Guesser::kItself, {8}, Company::kCrowd);
   add_drafts("drafts: the model itself, together, of 7", Guesser::kItself, {5}, Company::kTogether)
@@ -392,7 +454,7 @@ Result<std::vector<Recording>> run_variation(const Variation& variation,
     return make_error(StatusCode::kInternal, "nothing was preempted");
   }
   GuessCounts guesses;
-  guesses.add(engine_run->engine().stats());
+  guesses.add(engine_run->engine().stats(), engine_run->num_trees());
   TF_RETURN_IF_ERROR(check_guesses(variation, guesses));
   return recordings;
 }

@@ -29,6 +29,7 @@ enum class Guesser {
   kTape,            ///< Right each time.
   kHead,            ///< The model's own draft head; other models do not run the row.
   kBlock,           ///< A random block drafter made for the model: wrong but by chance.
+  kBlockTree,       ///< The same, with several guesses for a place: trees whatever they cost.
   kItself,          ///< The model as its own draft model: right each time, since both draw alike.
   kAdversary,       ///< Wrong at the first, the second, ... guess of each proposal in turn, right after it.
   kTree,            ///< Trees whose last branch is right: never the first.

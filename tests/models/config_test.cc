@@ -593,7 +593,7 @@ TEST(Config, GlmTensorsThatContradictTheConfigAreRefused) {
 
 TEST(Config, ManifestsSayWhatRoutersChoose) {
   const auto experts = [](const std::string& fixture) {
-    const std::string folder = std::string(TENSORFOLD_SOURCE_DIR "/tests/golden/models/") + fixture;
+    const std::string folder = std::string(kSourceDir) + "/tests/golden/models/" + fixture;
     const HfConfig config = read_hf_config(folder).value();
     const Checkpoint checkpoint = Checkpoint::open(folder).value();
     WeightTable table(config.model_type, checkpoint, config.quantization);

@@ -10,6 +10,7 @@
 #include "drafters/block.h"
 #include "formats/file.h"
 #include "ops/kv_layout.h"
+#include "tests/models/expect_close.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/pass_drafter_runner.h"
 #include "tests/support/temporary_folder.h"
@@ -24,22 +25,6 @@ using testing::HasSubstr;
 
 const std::string kTarget = std::string(kSourceDir) + "/tests/golden/models/qwen3/yarn_mixed_window";
 const std::string kDrafters = std::string(kSourceDir) + "/tests/golden/drafters/";
-
-/// Within 1e-4 of the spread of `expected`.
-void expect_close(std::span<const float> found, std::span<const float> expected, const std::string& name) {
-  ASSERT_EQ(found.size(), expected.size()) << name;
-  double sum = 0, squares = 0, max = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    sum += expected[i], squares += double{expected[i]} * expected[i];
-    const double difference = std::abs(double{found[i]} - double{expected[i]});
-    max = std::isnan(difference) ? INFINITY : std::max(max, difference);
-  }
-  const auto n = static_cast<double>(expected.size());
-  const double spread = std::sqrt(squares / n - sum / n * (sum / n));
-  std::printf("%s: max %.2e of the spread %.2f\n", name.c_str(), max / spread, spread);
-  ASSERT_GT(spread, 0.5) << name;
-  EXPECT_LE(max, 1e-4 * spread) << name;
-}
 
 class DFlashFixture : public testing::TestWithParam<const char*> {
  protected:
@@ -204,6 +189,31 @@ TEST_P(DFlashFixture, TheEnginesDrafterProposesTheSame) {
   }
 }
 
+TEST_P(DFlashFixture, TheEnginesDrafterProposesTheTreeOfItsCandidates) {
+  load(make_reference_ops(), {.compute_f32 = true});
+  absorb(0, num_tokens());
+  const BlockProposals proposals = propose();
+  std::vector<int32_t> tokens = input_ids_;
+  tokens.push_back(anchor_);
+  const BlockModel parts = {.name = "dflash",
+                            .drafter = *drafter_->drafter,
+                            .ops = *model_->ops,
+                            .weights = *drafter_->weights,
+                            .target = {*model_->model, *model_->weights},
+                            .offers_trees = true};
+  for (const int64_t max_tokens : {spec().block_size - 1, int64_t{15}, int64_t{40}}) {
+    Draft expected;
+    BlockTree().grow(proposals, 0, {.temperature = 0}, {.max_tokens = max_tokens}, expected);
+    PassDrafterRunner drafter(*model_->ops, std::make_unique<BlockPassDrafter>(parts), num_tokens() + 64);
+    const Draft draft = drafter.turn(tokens, {.taps = target_->taps()}, 0, max_tokens);
+    EXPECT_EQ(draft.tokens, expected.tokens);
+    EXPECT_EQ(draft.parents, expected.parents);
+    EXPECT_EQ(draft.evidence, expected.evidence);
+    EXPECT_EQ(draft.size(), max_tokens);
+    EXPECT_TRUE(max_tokens < 15 || !draft.is_chain());
+  }
+}
+
 TEST_P(DFlashFixture, PassesOfAnySizeAndBothBackendsGiveTheSameBytes) {
   load(make_reference_ops(), {});
   absorb(0, num_tokens());
@@ -347,7 +357,12 @@ TEST(BlockDrafter, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error_with("dflash", "vocab_size", 131), "");  // It has nothing of that size.
   EXPECT_THAT(error_with("dflash2", "target_layer_ids", Json(Json::Array{1, 3})),
               HasSubstr("target_layer_ids: expected layers of the target, which has 3, not 3"));
-  EXPECT_THAT(error_with("dflash2", "target_layer_ids", Json(Json::Array{})), HasSubstr("target_layer_ids"));
+  for (const size_t count : {0, 4, 1000000}) {
+    const std::string error = error_with("dflash2", "target_layer_ids", Json(Json::Array(count, Json(1))));
+    EXPECT_THAT(error,
+                HasSubstr("target_layer_ids: expected 1 to 3 layers, as many as the target has, found"));
+    EXPECT_LT(error.size(), 300u);
+  }
   EXPECT_THAT(error_with("dflash2", "mask_token_id", 130),
               HasSubstr("mask_token_id: expected a token below 130"));
   EXPECT_THAT(error_with("dflash", "mask_token_id", Json()), HasSubstr("mask_token_id: expected a token"));
