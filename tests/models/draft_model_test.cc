@@ -5,6 +5,7 @@
 
 #include "tests/models/pass_drafter_runner.h"
 #include "tests/support/test_model.h"
+#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -31,7 +32,7 @@ class DraftModelDrafterTest : public testing::Test {
   }
 
   std::unique_ptr<TestModel> model_ =
-      load_test_model(TENSORFOLD_SOURCE_DIR "/tests/golden/models/qwen3/tied", make_reference_ops(), {})
+      load_test_model(std::string(kSourceDir) + "/tests/golden/models/qwen3/tied", make_reference_ops(), {})
           .value();
   std::vector<int32_t> tokens_ = std::vector<int32_t>(70);
 };
