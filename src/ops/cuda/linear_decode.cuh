@@ -14,8 +14,6 @@
 #include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/mma.cuh"
-#include "ops/cuda/device/short_sum.cuh"
-#include "ops/cuda/device/values.cuh"
 #include "ops/cuda/linear_params.h"
 
 namespace tensorfold::cuda {
@@ -74,14 +72,6 @@ struct WeightStream {
   }
 };
 
-/// This warp's share of what a later launch will read.
-__device__ __forceinline__ void prefetch_share(const LinearLaunch& p, int warp_of_grid, int warps_of_grid) {
-  constexpr int kAlign = 128;
-  const int64_t share = (p.prefetch_bytes / kAlign + warps_of_grid - 1) / warps_of_grid * kAlign;
-  const int64_t begin = share * warp_of_grid, end = min(begin + share, p.prefetch_bytes / 16 * 16);
-  if (begin < end && elect_one()) prefetch_l2(p.prefetch + begin, static_cast<uint32_t>(end - begin));
-}
-
 /// Adds one chunk of weights times its 64 columns of x, which lie at x[r] + offset for the lane's row of row
 /// tile r.
 template <class Layout, int kRowTiles>
@@ -134,57 +124,6 @@ __device__ __forceinline__ void stage_x(const LinearLaunch& p, const DecodePlan&
       if (task >= tasks || row >= rows || piece >= num_chunks * 8) continue;
       auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
       words[0] = v[i].x, words[4] = v[i].y, words[8] = v[i].z, words[12] = v[i].w;
-    }
-  }
-}
-
-/// The weights of a fused norm that a thread needs: of columns thread % 256 + 256 i.
-constexpr int kNormPieces = kMaxFusedNormColumns / kShortSumPartials;
-
-__device__ __forceinline__ void load_norm_weights(const LinearLaunch& p, float (&weights)[kNormPieces]) {
-  const int thread = threadIdx.x % kShortSumPartials;
-#pragma unroll
-  for (int i = 0; i < kNormPieces; ++i) {
-    const int column = thread + kShortSumPartials * i;
-    weights[i] = column < p.in ? p.norm.weight[column] : 0.0f;
-  }
-}
-
-/// stage_x() of rows that are normed here, in the steps of rms_norm_kernel (norms.cu). Teams of 256 threads
-/// take a row each, whole, since its sum needs every column, and store the block's columns of it. `partials`:
-/// 2 * 256 floats for each team. The first block of a group of rows writes them to norm.out as well.
-__device__ __forceinline__ void stage_normed_x(const LinearLaunch& p, const DecodePlan& plan, int first_row,
-                                               int rows, int first_chunk, int num_chunks,
-                                               const float (&weights)[kNormPieces], std::byte* to,
-                                               float* partials) {
-  const int thread = threadIdx.x % kShortSumPartials, team = threadIdx.x / kShortSumPartials;
-  const int lane = threadIdx.x % 32, teams = blockDim.x / kShortSumPartials;
-  const int pair_bytes = x_pair_bytes(plan.rows);
-  partials += team * 2 * kShortSumPartials;
-  // A thread's columns have its lane's place in their 32: see stage_x().
-  to += lane / 8 * 4 + lane % 8 / 2 * 16 + lane % 2 * 2;
-  int turn = 0;  // Partials in turn: one barrier a row is enough.
-  for (int row = team; row < rows; row += teams, turn ^= 1) {
-    const float* from = p.norm.x + (first_row + row) * p.norm.x_stride;
-    float x[kNormPieces], partial = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kNormPieces; ++i) {
-      const int column = thread + kShortSumPartials * i;
-      x[i] = column < p.in ? from[column] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kNormPieces; ++i) partial = __fmaf_rn(x[i], x[i], partial);
-    const float squares = halve_partials_of_team(partial, partials + turn * kShortSumPartials);
-    const float inverse = inverse_norm(squares, p.norm.reciprocal, p.norm.eps);
-    const bool writes_out = blockIdx.x == 0 && p.norm.out != nullptr;
-#pragma unroll
-    for (int i = 0; i < kNormPieces; ++i) {
-      const int column = thread + kShortSumPartials * i, in_block = column - first_chunk * 64;
-      const uint16_t y =
-          column < p.in ? float_to_bf16(__fmul_rn(__fmul_rn(x[i], inverse), weights[i])) : uint16_t{0};
-      if (in_block >= 0 && in_block < num_chunks * 64)
-        *reinterpret_cast<uint16_t*>(to + in_block / 32 * pair_bytes + row * 64) = y;
-      if (writes_out && column < p.in) p.norm.out[(first_row + row) * p.norm.out_stride + column] = y;
     }
   }
 }
@@ -396,29 +335,14 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   if (length > 0) {
     for (int i = 0; i < plan.stages; ++i) stream.load_next(ring + i * plan.stage_bytes, ring_full + i * 8);
   }
-  bool prefetches = p.prefetch != nullptr && blockIdx.y == 0;
-  const auto prefetch_once_done = [&] {
-    if (!prefetches || (length > 0 && stream.tile < p.num_tiles)) return;
-    prefetch_share(p, blockIdx.x * kWarps + warp, gridDim.x * kWarps);
-    prefetches = false;
-  };
-  prefetch_once_done();
   if (plan.cluster > 1) cluster_arrive();
   launch_dependents();
-  const bool norms = p.norm.x != nullptr;
-  float norm_weights[kNormPieces];
-  if (norms) load_norm_weights(p, norm_weights);
   wait_for_previous_kernel();
 
   const int block_begin = min(rank * plan.segments * p.chunks_per_segment, p.chunks);
   const int block_chunks = min(block_begin + plan.segments * p.chunks_per_segment, p.chunks) - block_begin;
   const int rows = min(plan.rows, p.num_rows - first_row);
-  if (norms) {  // The sums' place is free until the first tile ends.
-    stage_normed_x(p, plan, first_row, rows, block_begin, block_chunks, norm_weights, shared + plan.x_offset,
-                   reinterpret_cast<float*>(shared + plan.sums_offset));
-  } else {
-    stage_x(p, plan, first_row, rows, block_begin, block_chunks, shared + plan.x_offset);
-  }
+  stage_x(p, plan, first_row, rows, block_begin, block_chunks, shared + plan.x_offset);
   __syncthreads();
   if (plan.cluster > 1) cluster_wait();
 
@@ -453,7 +377,6 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       stage += plan.stage_bytes, full += 8;
       if (full == ring_full + plan.stages * 8) stage = ring, full = ring_full, phase ^= 1;
     }
-    prefetch_once_done();
     finisher.add(tile, sum);
   }
   finisher.finish_pending();
@@ -494,8 +417,9 @@ DecodePlan make_plan(const LinearLaunch& p, int rows, int cluster, int stage_tar
   return plan;
 }
 
-/// Where a matrix has no more tiles than a multiprocessor takes at once (three slots of 132), some get one tile more than
-/// others, and long segments make that dear: two blocks then share their tiles (5120x17408: 17.9 against 20.3 us).
+/// Where a matrix has no more tiles than a multiprocessor takes at once (three slots of 132), some get one
+/// tile more than others, and long segments make that dear: two blocks then share their tiles
+/// (5120x17408: 17.9 against 20.3 us).
 constexpr int kOneRoundTiles = 3 * 132, kLongSegment = 20;
 
 /// As many rows as kRowTiles holds if they leave room for the ring, else fewer; stages of 3 KB, else smaller

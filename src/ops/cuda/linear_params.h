@@ -29,20 +29,6 @@ struct LinearTuning {
   uint8_t wide_share = 1;  ///< 2: pairs of blocks share x, where a tile has one block.
 };
 
-/// Columns, filled up to whole chunks, of rows that the decode kernel norms itself: it keeps them and their
-/// weights in registers.
-inline constexpr int kMaxFusedNormColumns = 6144;
-
-/// The rms_norm() whose result is a launch's x, computed by the decode kernel: each block for itself.
-struct LinearNorm {
-  const float* x;                ///< [num_rows, in]; null: there is no norm, and LinearLaunch::x is read.
-  const float* weight;           ///< [in]
-  uint16_t* out;                 ///< bf16 [num_rows, in], written for later launches; or null.
-  int64_t x_stride, out_stride;  ///< Elements.
-  float reciprocal;              ///< 1 / in.
-  float eps;
-};
-
 /// One matrix of a launch.
 struct LinearDeviceCall {
   const std::byte* weights;
@@ -69,11 +55,6 @@ struct LinearLaunch {
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
-  LinearNorm norm;  ///< kDecode alone.
-  /// Bytes that a later launch will read, brought to L2 once this one has asked for all of its weights; or
-  /// null.
-  const std::byte* prefetch;
-  int64_t prefetch_bytes;
 };
 
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.
