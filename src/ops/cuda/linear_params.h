@@ -39,7 +39,11 @@ struct LinearDeviceCall {
   int first_tile;  ///< Of the launch's tiles.
   bool out_is_bf16;
   bool accumulate;
+  /// In place of padding, which GCC 12 does not clear right in long arrays (__builtin_clear_padding,
+  /// launch_list.h).
+  uint8_t unused[6] = {};
 };
+static_assert(sizeof(LinearDeviceCall) == 48);
 
 /// Up to kMaxLinearCalls matrices of one layout times one x.
 struct LinearLaunch {
@@ -55,7 +59,9 @@ struct LinearLaunch {
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
+  uint8_t unused = 0;  ///< In place of padding: see LinearDeviceCall.
 };
+static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
 
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.
 void launch_linear(CUstream_st* stream, const LinearLaunch& launch);
