@@ -122,6 +122,7 @@ class ExpectedChain {
     s.deal = deal;
     return *this;
   }
+  ExpectedChain& swap_first_calls() { return std::swap(chain_.calls[0], chain_.calls[1]), *this; }
   void append_to(LaunchList& list) const { list.add<launch_linear_chain>(chain_); }
   LaunchList list() const {
     LaunchList list;
@@ -154,24 +155,16 @@ TEST(ChainRecorder, MakesOneLaunchOfAnMlp) {
 }
 
 TEST(ChainRecorder, PutsTheGateFirstAndTakesActivationsWithoutOne) {
-  const LaunchList expected = ExpectedChain()
-                                  .step(x(), {call_of(gate(), x()), call_of(up(), x())})
-                                  .activation(mlp(), Activation::kSilu, 2)
-                                  .step(mlp(), {call_of(h(), mlp(), true)})
-                                  .list();
   Program swapped;
   swapped.linear(x(), {call_of(up(), x()), call_of(gate(), x())})
       .activate(mlp(), gate(), up())
       .linear(mlp(), {call_of(h(), mlp(), true)});
-  // The order of tiles is another one, so first_tile may differ; nothing reads it there.
-  LaunchList list = swapped.in_chains();
-  EXPECT_FALSE(list == swapped.separate());
-  LinearCall gate_call = call_of(gate(), x()), up_call = call_of(up(), x());
-  EXPECT_TRUE((Program()
-                   .linear(x(), {gate_call, up_call})
-                   .activate(mlp(), gate(), up())
-                   .linear(mlp(), {call_of(h(), mlp(), true)}))
-                  .in_chains() == expected);
+  EXPECT_TRUE(swapped.in_chains() == ExpectedChain()
+                                         .step(x(), {call_of(up(), x()), call_of(gate(), x())})
+                                         .swap_first_calls()
+                                         .activation(mlp(), Activation::kSilu, 2)
+                                         .step(mlp(), {call_of(h(), mlp(), true)})
+                                         .list());
 
   const MlpActivation relu{.kind = MlpActivation::Kind::kRelu2};
   Program alone;
@@ -215,10 +208,17 @@ TEST(ChainRecorder, KeepsApartWhatAStepWouldOverwriteWhileOthersRead) {
   const View bf16_out(normed.data() + kHidden, DType::kBF16, {kRows, kHidden});
   EXPECT_TRUE(
       is_separate(Program().linear(x(), {call_of(bf16_out, x())}).linear(other, {call_of(gate(), other)})));
+  // Onto what the norm of the same step writes.
+  EXPECT_TRUE(is_separate(Program()
+                              .norm(x(), h())
+                              .linear(x(), {call_of(bf16_out, x())})
+                              .linear(other, {call_of(gate(), other)})));
   // The activation's result onto one of its arguments.
   const View over_up(reinterpret_cast<bf16*>(up_out.data()), DType::kBF16, {kRows, kIntermediate});
   Program onto_up;
-  onto_up.linear(x(), {call_of(gate(), x()), call_of(up(), x())}).activate(over_up, gate(), up());
+  onto_up.linear(x(), {call_of(gate(), x()), call_of(up(), x())})
+      .activate(over_up, gate(), up())
+      .linear(other, {call_of(h(), other)});
   EXPECT_TRUE(is_separate(onto_up));
   // Neighbouring columns of one array, as outputs of one linear(), are none.
   std::vector<float> both(4 * kIntermediate);
@@ -278,6 +278,33 @@ TEST(ChainRecorder, BeginsAnewWhereLayoutsChangeOrAChainIsFull) {
     }
     EXPECT_TRUE(many.in_chains() == list) << count;
   }
+}
+
+TEST(ChainRecorder, BeginsAnewWhereMatricesAreTooManyOrRowsDiffer) {
+  const std::vector<LinearCall> eight(8, call_of(gate(), x()));
+  Program program;
+  ExpectedChain three;
+  for (int i = 0; i < 4; ++i) program.linear(x(), eight);
+  for (int i = 0; i < 3; ++i) three.step(x(), eight);
+  LaunchList expected = three.list();
+  program.append_separate(expected, 3, 4);
+  EXPECT_TRUE(program.in_chains() == expected);
+
+  const View one_x = x().rows(0, 1), one_gate = gate().rows(0, 1);
+  Program rows;
+  rows.linear(x(), {call_of(gate(), x())}).linear(one_x, {call_of(one_gate, one_x)});
+  EXPECT_TRUE(rows.in_chains() == rows.separate());
+}
+
+TEST(ChainRecorder, ANormOfMoreThanTheProductReadsIsALaunchOfItsOwn) {
+  View half = rows_of(normed, kHidden / 2);
+  half.row_stride = kHidden;
+  Program program;
+  program.norm(x(), h()).linear(half, {call_of(gate(), half)}).linear(half, {call_of(up(), half)});
+  LaunchList expected;
+  program.append_separate(expected, 0, 1);
+  ExpectedChain().step(half, {call_of(gate(), half)}).step(half, {call_of(up(), half)}).append_to(expected);
+  EXPECT_TRUE(program.in_chains() == expected);
 }
 
 TEST(ChainRecorder, LeavesWhatHasNoKernelOrNoRoom) {
