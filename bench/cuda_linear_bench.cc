@@ -1,8 +1,5 @@
 // Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for
 // few rows; the library's matrix product is measured beside it by bench/cuda_limits.py for many.
-//
-// With "variants" as an argument: the decode kernel with and without bringing the next matrix to L2, in one
-// run; their bits are equal (checked).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -12,41 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda_timing.h"
 #include "ops/cuda/linear.h"
 #include "tests/ops/cuda/cuda_test_util.h"
 
 namespace tensorfold::cuda {
 namespace {
-
-/// Median milliseconds of `repeats` timed calls after warm-up; each call gets its index to rotate buffers.
-template <class Call>
-double median_ms(int repeats, const Call& call) {
-  cudaEvent_t begin, end;
-  cuda_check(cudaEventCreate(&begin));
-  cuda_check(cudaEventCreate(&end));
-  for (int i = 0; i < 3; ++i) call(i);
-  std::vector<float> times;
-  for (int i = 0; i < repeats; ++i) {
-    cuda_check(cudaEventRecord(begin));
-    call(i);
-    cuda_check(cudaEventRecord(end));
-    cuda_check(cudaEventSynchronize(end));
-    float ms = 0;
-    cuda_check(cudaEventElapsedTime(&ms, begin, end));
-    times.push_back(ms);
-  }
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
-/// Bytes read plus written per second of a large device-to-device copy.
-double copy_gb_per_s() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceArray<std::byte> from(kBytes), to(kBytes);
-  const double ms =
-      median_ms(10, [&](int) { cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice); });
-  return 2.0 * kBytes / ms / 1e6;
-}
 
 /// A format as the CSV names it.
 struct Format {
@@ -73,9 +41,7 @@ struct Variant {
   const char* name;
   LinearKernel kernel = LinearKernel::kDecode;
   LinearTuning tuning = {};
-  bool prefetches = false;  ///< The next copy of the matrix, up to kPrefetchBytes.
 };
-constexpr int64_t kPrefetchBytes = int64_t{20} << 20;
 const Variant kDecode{"decode"}, kWide{"wide", LinearKernel::kWide};
 /// Tiles whole, whole with x shared by two blocks, and shared by two and by four blocks.
 const Variant kWideVariants[] = {
@@ -83,11 +49,6 @@ const Variant kWideVariants[] = {
     {.name = "wide/1x2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_share = 2}},
     {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
     {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
-const Variant kVariants[] = {
-    {"decode", LinearKernel::kDecode, {}, false},
-    {"decode+l2", LinearKernel::kDecode, {}, true},
-};
-
 /// `layers` copies of a matrix, so that repeated calls do not find it in L2, and what they are multiplied by.
 class Product {
  public:
@@ -139,10 +100,6 @@ class Product {
                           .weight = {.spec = spec_, .data = weights_.data() + layer * bytes_}};
     for (LinearLaunch& launch : linear_launches(x, {&call, 1}, variant.kernel)) {
       launch.tuning = variant.tuning;
-      if (variant.prefetches) {
-        launch.prefetch = weights_.data() + (layer + 1) % layers_ * bytes_;
-        launch.prefetch_bytes = std::min(bytes_, kPrefetchBytes);
-      }
       launch_linear(stream_, launch);
     }
   }
@@ -169,21 +126,6 @@ class Product {
 };
 
 constexpr int64_t kShapes[][2] = {{5120, 5120}, {17408, 5120}, {5120, 17408}, {1024, 5120}, {248320, 5120}};
-
-void bench_variants(double copy) {
-  for (const auto& [out, in] : kShapes) {
-    Product product(kAffine4, out, in, 8);
-    for (int64_t rows : {1, 8}) {
-      for (const Variant& variant : kVariants) product.measure(variant, rows, copy);
-    }
-  }
-  for (const Format& format : {kAffine8, kBf16}) {
-    Product product(format, 17408, 5120, 8);
-    for (int64_t rows : {1, 8}) {
-      for (const Variant& variant : kVariants) product.measure(variant, rows, copy);
-    }
-  }
-}
 
 void bench_decode(double copy) {
   for (const Format& format : {kAffine4, kBf16}) {
@@ -231,7 +173,6 @@ int main(int argc, char** argv) {
   if (!have_device()) return std::fprintf(stderr, "cuda_linear_bench: no sm_90 device\n"), 1;
   const double copy = copy_gb_per_s();
   std::printf("copy,%.0f GB/s\nop,format,out,in,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
-  if (argc > 1 && std::string(argv[1]) == "variants") return bench_variants(copy), 0;
   if (argc < 2 || std::string(argv[1]) != "wide") bench_decode(copy);
   bench_wide(copy);
 }

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "ops/cuda/attention.h"
+#include "ops/cuda/chain_recorder.h"
 #include "ops/cuda/launch_list.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/pass_graphs.h"
@@ -70,6 +72,14 @@ class CudaOps final : public Ops {
   /// Makes room for so many words at drawn_; false, and a fault, without memory.
   bool reserve_drawn(size_t num_words);
   void fail(Status status);
+  /// Lets products that follow one another become chains, if no one else on the device does.
+  Status start_chains();
+  /// Adds a launch behind everything recorded so far.
+  template <auto kLaunch, class Launch>
+  void record(const Launch& launch) {
+    if (chains_) chains_->flush();
+    launches_.add<kLaunch>(launch);
+  }
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();
@@ -80,6 +90,9 @@ class CudaOps final : public Ops {
   Stream stream_ = nullptr;
   PassGraphs graphs_;
   LaunchList launches_;
+  std::optional<ChainPermit> chain_permit_;
+  Buffer chain_barrier_;
+  std::optional<ChainRecorder> chains_;  ///< Before launches_, if products are chained.
   PassInputs inputs_;
 
   // Of the pass being recorded.

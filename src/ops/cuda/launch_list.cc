@@ -5,14 +5,12 @@
 
 namespace tensorfold::cuda {
 
-size_t LaunchList::append(Run run, const void* launch, size_t bytes) {
+void LaunchList::append(Run run, const void* launch, size_t bytes) {
   const Header header{run, (bytes + kAlignment - 1) / kAlignment * kAlignment};
   const size_t at = bytes_.size();
   bytes_.resize(at + sizeof header + header.bytes);
-  last_ = at;
   std::memcpy(bytes_.data() + at, &header, sizeof header);
   std::memcpy(bytes_.data() + at + sizeof header, launch, bytes);
-  return at + sizeof header;
 }
 
 void LaunchList::run(Stream stream) const {

@@ -40,15 +40,6 @@ void add_call(LinearLaunch& launch, const LinearCall& call) {
   launch.num_tiles += static_cast<int>((w.spec.out + kLinearTileRows - 1) / kLinearTileRows);
 }
 
-/// Whether two arrays of `num_rows` rows may share bytes: by the range from first to last.
-bool may_overlap(const void* a, int64_t a_row_bytes, int64_t a_stride_bytes, const void* b,
-                 int64_t b_row_bytes, int64_t b_stride_bytes, int64_t num_rows) {
-  const auto a_begin = reinterpret_cast<uintptr_t>(a), b_begin = reinterpret_cast<uintptr_t>(b);
-  const auto a_end = a_begin + static_cast<uintptr_t>((num_rows - 1) * a_stride_bytes + a_row_bytes);
-  const auto b_end = b_begin + static_cast<uintptr_t>((num_rows - 1) * b_stride_bytes + b_row_bytes);
-  return a_begin < b_end && b_begin < a_end;
-}
-
 }  // namespace
 
 LinearChunks linear_chunks(const LinearLayout& layout, int64_t in) {
@@ -72,33 +63,6 @@ std::vector<LinearLaunch> linear_launches(View x, std::span<const LinearCall> ca
     add_call(*launch, call);
   }
   return launches;
-}
-
-bool can_fuse_norm(const LinearLaunch& launch, const RmsNormLaunch& norm) {
-  if (launch.kernel != LinearKernel::kDecode || launch.norm.x != nullptr) return false;
-  if (launch.chunks * kLinearChunkColumns > kMaxFusedNormColumns) return false;
-  if (!norm.out_is_bf16 || norm.accumulate || norm.out != static_cast<const void*>(launch.x)) return false;
-  if (norm.num_rows != launch.num_rows || norm.num_columns != launch.in) return false;
-  if (norm.out_stride != launch.x_stride && norm.num_rows > 1) return false;
-  for (int i = 0; i < launch.num_calls; ++i) {
-    const LinearDeviceCall& call = launch.calls[i];
-    const int64_t bytes = call.out_is_bf16 ? 2 : 4;
-    if (may_overlap(norm.x, int64_t{norm.num_columns} * 4, norm.x_stride * 4, call.out, call.out_size * bytes,
-                    call.out_stride * bytes, launch.num_rows)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void fuse_norm(LinearLaunch& launch, const RmsNormLaunch& norm) {
-  launch.norm = {.x = norm.x,
-                 .weight = norm.weight,
-                 .out = static_cast<uint16_t*>(norm.out),
-                 .x_stride = norm.x_stride,
-                 .out_stride = norm.out_stride,
-                 .reciprocal = norm.reciprocal,
-                 .eps = norm.eps};
 }
 
 void launch_linear(CUstream_st* stream, const LinearLaunch& launch) {

@@ -14,7 +14,6 @@
 #include "base/view.h"
 #include "memory/weight.h"
 #include "ops/cuda/linear_params.h"
-#include "ops/cuda/norms_params.h"
 #include "ops/ops.h"
 
 namespace tensorfold::cuda {
@@ -46,21 +45,6 @@ LinearChunks linear_chunks(const LinearLayout& layout, int64_t in);
 /// Empty for no rows.
 std::vector<LinearLaunch> linear_launches(View x, std::span<const LinearCall> calls,
                                           LinearKernel kernel = LinearKernel::kAuto);
-
-/// Rows up to which a fused norm should be the faster one. Every block reads the rows itself, as fp32, twice
-/// what it reads of a finished bf16 row: 132 x 20 KB a row of 5,120 columns, half a microsecond from L2,
-/// against 1.7 for the norm's own launch; a block norms three rows side by side.
-inline constexpr int kMaxFusedNormRows = 3;
-
-/// Whether `launch` is the decode kernel's and its x is exactly what `norm` writes, so that fuse_norm() may
-/// stand in for the norm's launch: of few enough columns, and no output of `launch` lies in what the norm
-/// reads (blocks read that while others already store). The caller sees to it that nothing is recorded
-/// between the two, and asks kMaxFusedNormRows.
-bool can_fuse_norm(const LinearLaunch& launch, const RmsNormLaunch& norm);
-
-/// Lets `launch` norm its rows itself, to the same bits, and write them to norm.out as well: other launches
-/// after it may read them.
-void fuse_norm(LinearLaunch& launch, const RmsNormLaunch& norm);
 
 /// Ops::linear() on `stream`, asynchronous.
 void linear(Stream stream, View x, std::span<const LinearCall> calls,

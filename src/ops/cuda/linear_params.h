@@ -29,20 +29,6 @@ struct LinearTuning {
   uint8_t wide_share = 1;  ///< 2: pairs of blocks share x, where a tile has one block.
 };
 
-/// Columns, filled up to whole chunks, of rows that the decode kernel norms itself: it keeps them and their
-/// weights in registers.
-inline constexpr int kMaxFusedNormColumns = 6144;
-
-/// The rms_norm() whose result is a launch's x, computed by the decode kernel: each block for itself.
-struct LinearNorm {
-  const float* x;                ///< [num_rows, in]; null: there is no norm, and LinearLaunch::x is read.
-  const float* weight;           ///< [in]
-  uint16_t* out;                 ///< bf16 [num_rows, in], written for later launches; or null.
-  int64_t x_stride, out_stride;  ///< Elements.
-  float reciprocal;              ///< 1 / in.
-  float eps;
-};
-
 /// One matrix of a launch.
 struct LinearDeviceCall {
   const std::byte* weights;
@@ -53,7 +39,11 @@ struct LinearDeviceCall {
   int first_tile;  ///< Of the launch's tiles.
   bool out_is_bf16;
   bool accumulate;
+  /// In place of padding, which GCC 12 does not clear right in long arrays (__builtin_clear_padding,
+  /// launch_list.h).
+  uint8_t unused[6] = {};
 };
+static_assert(sizeof(LinearDeviceCall) == 48);
 
 /// Up to kMaxLinearCalls matrices of one layout times one x.
 struct LinearLaunch {
@@ -69,12 +59,9 @@ struct LinearLaunch {
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
-  LinearNorm norm;  ///< kDecode alone.
-  /// Bytes that a later launch will read, brought to L2 once this one has asked for all of its weights; or
-  /// null.
-  const std::byte* prefetch;
-  int64_t prefetch_bytes;
+  uint8_t unused = 0;  ///< In place of padding: see LinearDeviceCall.
 };
+static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
 
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.
 void launch_linear(CUstream_st* stream, const LinearLaunch& launch);

@@ -26,11 +26,15 @@ __device__ __forceinline__ const LinearDeviceCall& call_of_tile(const LinearLaun
   return p.calls[i];
 }
 
+/// A finished sum and its output's bias, if there is one.
+__device__ __forceinline__ float with_bias(const LinearDeviceCall& call, int column, float sum) {
+  return call.bias != nullptr ? __fadd_rn(sum, call.bias[column]) : sum;
+}
 /// Bias, sum onto the residual or not, rounding: the last step of one output. `before`: what it is added to,
 /// if to anything.
 __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum,
                                              float before) {
-  if (call.bias != nullptr) sum = __fadd_rn(sum, call.bias[column]);
+  sum = with_bias(call, column, sum);
   const int64_t at = row * call.out_stride + column;
   if (call.out_is_bf16) {
     static_cast<__nv_bfloat16*>(call.out)[at] = __float2bfloat16_rn(sum);

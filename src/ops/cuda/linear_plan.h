@@ -1,0 +1,87 @@
+// How the blocks of linear()'s decode kernel and of linear_chain() divide their work and their shared memory.
+// Plain arithmetic for host and device.
+#pragma once
+
+#include "ops/cuda/linear_params.h"
+
+namespace tensorfold::cuda {
+
+/// Shared memory of a block, one to a multiprocessor (which keeps 1 KB of its 228).
+inline constexpr int kMaxSharedBytes = 227 << 10;
+/// Bytes of the sums of 8 rows of a tile: four floats a lane.
+inline constexpr int kSumBytes = 512;
+
+/// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory.
+struct DecodePlan {
+  int cluster;      ///< Blocks that share a tile.
+  int segments;     ///< Segments of a block: 8 / cluster.
+  int rows;         ///< Rows of x of a block: at most 8 * kRowTiles.
+  int row_shift;    ///< rows rounded up to a power of two.
+  int stages;       ///< Of a warp's ring.
+  int stage_units;  ///< Units (ops/cuda/linear.h) in one stage; of a chain, at most.
+  int stage_bytes;
+  int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
+  int x_offset, sums_offset, incoming_offset, barriers_offset, extra_offset, shared_bytes;
+};
+
+/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
+/// more put the eight 32-column pieces that a warp writes at once into different banks.
+TF_CONTRACT_FUNCTION constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
+
+/// Units of a stage: an even share of a segment of `units` units, of about `stage_target` bytes. A wait and a
+/// copy cost some 60 instructions.
+constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
+  const int shares = (units * unit_bytes + stage_target - 1) / stage_target;
+  return (units + shares - 1) / shares;
+}
+
+/// A plan for `rows` rows a block in clusters of `cluster`, stages of `stage_units` units and x of up to
+/// `block_chunks` chunks a block; stages may be 0: x does not fit. `extra_bytes`, a multiple of 8, are for
+/// the caller.
+inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int unit_bytes, int block_chunks,
+                                   int warps, int row_tiles, int extra_bytes = 0) {
+  DecodePlan plan{};
+  plan.cluster = cluster;
+  plan.segments = kLinearSegments / cluster;
+  plan.rows = rows;
+  while (1 << plan.row_shift < rows) ++plan.row_shift;
+  plan.stage_units = stage_units;
+  plan.stage_bytes = stage_units * unit_bytes;
+  const int slots = warps / plan.segments, sums = row_tiles * kSumBytes;
+  plan.exchange_depth = cluster == 1 ? 0 : cluster == 4 ? 1 : 2;
+  const int x_bytes = block_chunks * 2 * x_pair_bytes(rows);
+  const int sums_bytes = slots * (plan.segments - 1) * sums;
+  const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
+  const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
+  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - slot_barrier_bytes - extra_bytes;
+  // A stage is its bytes and a barrier in each warp's ring. (2.998 stages of 5,120 4-bit columns were once
+  // lost to barriers of stages that did not exist.)
+  constexpr int kMaxStages = 8;
+  const int fitting = left < 0 ? 0 : left / (warps * (plan.stage_bytes + 8));
+  plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
+  plan.x_offset = warps * plan.stages * plan.stage_bytes;
+  plan.sums_offset = plan.x_offset + x_bytes;
+  plan.incoming_offset = plan.sums_offset + sums_bytes;
+  plan.barriers_offset = plan.incoming_offset + incoming_bytes;
+  plan.extra_offset = plan.barriers_offset + slot_barrier_bytes + warps * plan.stages * 8;
+  plan.shared_bytes = plan.extra_offset + extra_bytes;
+  return plan;
+}
+
+/// Where a matrix has no more tiles than a multiprocessor takes at once (three slots of 132), some get one
+/// tile more than others, and long segments make that dear: two blocks then share their tiles (5120x17408:
+/// 17.9 against 20.3 us).
+inline constexpr int kOneRoundTiles = 3 * 132, kLongSegment = 20;
+
+/// Sizes of a stage to try, in bytes, the largest first, and how many of such a ring must have.
+inline constexpr int kStageTargets[] = {3072, 1536, 1152, 576};
+constexpr int stages_wanted(int stage_target) { return stage_target > 1152 ? 3 : 2; }
+
+/// Warps of a block for up to 8 rows. They hide the latency of turning 4-bit weights into operands: 24 were
+/// faster than 16 by a tenth, and 32, with 64 registers each, slower. Where a stage or x is large, 24 rings
+/// no longer fit.
+constexpr int decode_warps(int unit_bytes) { return unit_bytes < 2048 ? 24 : 16; }
+/// And for 9 to 16 rows, two tiles of rows.
+inline constexpr int kTwoRowTileWarps = 16;
+
+}  // namespace tensorfold::cuda
