@@ -6,7 +6,8 @@ namespace tensorfold {
 Status check_compute_capability(int ordinal, const CudaDeviceInfo& device) {
   if (device.major == 9 && device.minor == 0) return {};
   return unsupported(
-      "cuda:{} ({}) has compute capability {}.{}; the CUDA kernels run on 9.0 alone (H100, H200, GH200): use the "
+      "cuda:{} ({}) has compute capability {}.{}; the CUDA kernels run on 9.0 alone (H100, H200, GH200): use "
+      "the "
       "CPU (--device cpu)",
       ordinal, device.name, device.major, device.minor);
 }

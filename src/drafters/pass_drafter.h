@@ -35,7 +35,7 @@ struct DraftTask {
   const int32_t* page_table = nullptr;
   int32_t state_slot = -1;
   int64_t max_tokens = 0;  ///< Guesses wanted; 0: none, the rows are taken in only.
-  int64_t max_depth = 0;   ///< Of them, those that follow each other. As many, but for who offers_trees().
+  int64_t max_depth = 0;   ///< Most of them that follow each other. As many, but for who offers_trees().
   /// Of a drafter that does not follow the model, where no guesses are wanted: positions that it takes in.
   int64_t num_catch_up = 0;
   std::span<const SampleRow>
@@ -63,8 +63,8 @@ class PassDrafter {
   /// it takes in what it lacks when it is next asked for guesses, or before that where it is told to.
   bool follows_model() const { return wants_hidden() || !target_layers().empty(); }
 
-  /// Whether it has several guesses for a place where it is asked for more than follow each other. Otherwise
-  /// its drafts are chains.
+  /// Whether its drafts may be trees: it has several guesses for a place, and may be asked for more than
+  /// follow each other. Otherwise its drafts are chains.
   virtual bool offers_trees() const { return false; }
 
   /// Longest sequence it can follow; it has no guess beyond.

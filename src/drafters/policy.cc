@@ -11,8 +11,6 @@ namespace {
 constexpr int64_t kMaxRows = 512;
 /// A row more costs this share of a pass of one row where nothing is measured.
 constexpr double kFirstSlope = 0.15;
-/// Passes after which a size that was not seen is forgotten.
-constexpr int64_t kStalePasses = 512;
 /// Guesses that acceptance looks back on.
 constexpr double kWindow = 40;
 /// What is assumed has the weight of so many guesses.
@@ -35,12 +33,16 @@ void PassCosts::add(int64_t num_rows, double ms) {
     size.ms += (sample < size.ms ? 0.3 : 0.1) * (sample - size.ms);
   }
   for (size_t fewer = 1; fewer < n; ++fewer) sizes_[fewer].ms = std::min(sizes_[fewer].ms, size.ms);
-  if (num_added_ % kStalePasses == 0) forget_stale();
+  if (num_added_ % stale_passes_ == 0) forget_stale();
+}
+
+void PassCosts::skip() {
+  if (++num_added_ % stale_passes_ == 0) forget_stale();
 }
 
 void PassCosts::forget_stale() {
   for (Size& size : sizes_)
-    if (size.seen_at + kStalePasses < num_added_) size.ms = 0;
+    if (size.seen_at + stale_passes_ < num_added_) size.ms = 0;
 }
 
 int64_t PassCosts::largest() const {
@@ -93,15 +95,22 @@ void DraftLoss::add(double pass_ms, double extra_ms, double saved_ms) {
   loss_ms_ = std::max(loss_ms_ + extra_ms - saved_ms, -kMostCredit_ms);
 }
 
+void CatchUpBudget::add(double pass_ms, double saved_ms) {
+  balance_ms_ = std::min(balance_ms_ + kShare * pass_ms + kReturn * saved_ms, kMostCredit_ms);
+}
+
 int64_t choose_catch_up(const CatchUpQuery& query) {
   constexpr int64_t kFirst = 16, kGrowth = 4;
-  constexpr double kAssumedShare = 0.25;
+  constexpr double kAssumedShare = 0.25, kMostOfReply = 0.25;
+  const double serial_ms = query.passes.estimate(query.base_rows);
   const int64_t largest = query.turns.largest();
   const int64_t most = largest == 0 ? kFirst : std::min(kGrowth * largest, kMaxRows);
-  const int64_t count = std::min(query.num_missing, most);
-  if (count <= 0) return 0;
+  const int64_t count = std::min({query.num_missing, most, query.max_rows});
+  if (count <= 0 || serial_ms <= 0) return 0;
   const double ms = largest == 0 ? kAssumedShare * query.passes.estimate(count) : query.turns.estimate(count);
-  return ms > 0 && query.budget.allows(ms) ? count : 0;
+  const double all_ms = ms * static_cast<double>(query.num_missing) / static_cast<double>(count);
+  if (all_ms > kMostOfReply * serial_ms * static_cast<double>(query.num_left)) return 0;
+  return query.budget.allows(largest == 0 ? ms : all_ms, serial_ms) ? count : 0;
 }
 
 void choose_drafts(const PassCosts& costs, int64_t base_rows, int64_t num_sequences, int64_t max_rows,

@@ -15,9 +15,16 @@ namespace tensorfold {
 /// thread.
 class PassCosts {
  public:
+  /// What was not seen for stale_passes passes is forgotten.
+  explicit PassCosts(int64_t stale_passes = 512) : stale_passes_(stale_passes) {}
+
   /// A pass of decoding and drafted rows took so long. Single outliers weigh little; a size that was not seen
   /// for long is forgotten, so that it is tried again.
   void add(int64_t num_rows, double ms);
+
+  /// A pass came that was not one of these: sizes that are not tried again, as they seem dear, are forgotten
+  /// too.
+  void skip();
 
   /// Expected milliseconds of a pass; 0 before the first add().
   double estimate(int64_t num_rows) const;
@@ -33,7 +40,7 @@ class PassCosts {
   void forget_stale();
 
   std::vector<Size> sizes_;  ///< By number of rows.
-  int64_t num_added_ = 0;
+  int64_t stale_passes_, num_added_ = 0;
 };
 
 /// How often guesses were right lately. One thread.
@@ -84,20 +91,25 @@ class DraftLoss {
   double elapsed_ms_ = 0, loss_ms_ = 0;
 };
 
-/// What a drafter that keeps a state of its own may take of a request's time to catch up on its tokens,
-/// before it has guessed any: a reply that ends soon never earns it back. So it comes out of 1 % of the time
-/// that the request has been decoding, beside what DraftLoss allows, and is not begun before there is enough.
+/// What a drafter that keeps a state of its own may take to catch up on tokens of requests before it has
+/// guessed any: a reply that ends soon never earns that back, and that guesses will be right is not known
+/// then. So all requests of an engine together earn it: the time of a few passes once, so that the first
+/// request may find out, 1 % of the time in which requests that want its guesses are decoded, and half of
+/// what its guesses save. One thread.
 class CatchUpBudget {
  public:
-  /// The request was decoded for so long; of a pass of several its share.
-  void add(double decoding_ms) { decoding_ms_ += decoding_ms; }
+  /// A pass took so long, and guesses saved so much of its time (negative: lost), turns that guess counted
+  /// in.
+  void add(double pass_ms, double saved_ms);
   /// A turn that catches up took so long.
-  void spend(double ms) { spent_ms_ += ms; }
-  bool allows(double ms) const { return spent_ms_ + ms <= kShare * decoding_ms_; }
+  void spend(double ms) { balance_ms_ -= ms; }
+  /// serial_ms: what a pass takes without guesses.
+  bool allows(double ms, double serial_ms) const { return ms <= balance_ms_ + kFirstPasses * serial_ms; }
 
  private:
-  static constexpr double kShare = 0.01;
-  double decoding_ms_ = 0, spent_ms_ = 0;
+  /// Credit has a limit, so that requests that guesses do not help end it before long.
+  static constexpr double kShare = 0.01, kReturn = 0.5, kFirstPasses = 16, kMostCredit_ms = 10'000;
+  double balance_ms_ = 0;
 };
 
 /// What choose_catch_up() goes by.
@@ -106,12 +118,15 @@ struct CatchUpQuery {
   const PassCosts& turns;   ///< Of the drafter, by positions that a turn has caught up on.
   const CatchUpBudget& budget;
   int64_t num_missing = 0;
+  int64_t max_rows = 0;   ///< Of a turn.
+  int64_t num_left = 0;   ///< Tokens of the reply that may still come.
+  int64_t base_rows = 0;  ///< Of the pass without guesses.
 };
 
 /// Positions that a drafter should catch up on in a turn: all that it lacks or as many as make rows cheap,
-/// where the budget has the time that this is expected to take; else none. What it takes is found out in
-/// turns of at most four times as many positions as were measured, the first as if the drafter took a quarter
-/// of the model's time.
+/// where the budget has the time that all of them are expected to take, and that is at most a quarter of the
+/// longest reply that may follow; else none. What they take is found out in turns of at most four times as
+/// many positions as were measured, the first as if the drafter took a quarter of the model's time.
 int64_t choose_catch_up(const CatchUpQuery& query);
 
 /// A sequence whose draft may be verified.

@@ -250,6 +250,7 @@ Status Engine::Impl::start() {
   eos_ids = end_of_sequence_ids(*model);
   verifier = std::make_unique<Verifier>(
       Verifier::Options{.max_tokens = options.draft_max,
+                        .max_turn_rows = std::max(max_rows, max_drafted),
                         .is_measured = options.draft == DraftMode::kAuto,
                         .end_tokens = eos_ids},
       *scheduler,
@@ -286,6 +287,7 @@ bool Engine::Impl::take_commands() {
   for (std::unique_ptr<Sequence>& sequence : submitted) {
     Sequence& added = *sequence;
     name_drafters(added.drafts, verifier->computing());
+    added.drafts.computed.chance = verifier->typical_chance();
     scheduler->add(std::move(sequence));
     if (added.num_tokens() >= added.max_total_tokens) end(added, FinishReason::kLength);
   }

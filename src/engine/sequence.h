@@ -32,7 +32,6 @@ struct ComputedDrafts {
   int64_t first_pos = 0;              ///< As DraftTask.
   int64_t num_absorbed = 0;           ///< As DraftTask.
   GuessRate chance = GuessRate(0.7);  ///< That after right guesses a guess is right.
-  CatchUpBudget budget;               ///< Of a drafter that does not follow the model.
   double turn_ms = 0;  ///< This sequence's share of the last turn, as far as it counts as a loss.
 
   /// The sequence starts over.

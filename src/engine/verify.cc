@@ -10,10 +10,6 @@
 namespace tensorfold {
 namespace {
 
-/// A turn that takes in more positions of a sequence than this is no measure of what turns take. Where the
-/// drafter follows the model they are a prompt's, which it would miss; else it catches up on them first.
-constexpr int64_t kUsualRows = kMaxDraftTokens + 1;
-
 double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
@@ -76,9 +72,9 @@ bool Verifier::wants_computed(Sequence& sequence) const {
          drafts.computed.chance.probability();
 }
 
-/// Guesses that the next turn computes for each planned sequence that wants them.
-int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
-  if (!options_.is_measured) return options_.max_tokens;
+/// Guesses that a turn computes for each planned sequence that wants them: of those for which the drafter is
+/// in step, or of those for which it must catch up first, as if it had.
+int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned, bool must_catch_up) {
   chances_.clear();
   DepthQuery query{.passes = costs_,
                    .turns = turn_costs_,
@@ -90,6 +86,7 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!wants_computed(*rows.sequence) || !is_allowed(*rows.sequence, DraftSource::kPassDrafter)) continue;
+    if (this->must_catch_up(*rows.sequence) != must_catch_up) continue;
     chances_.push_back(drafts.computed.chance.probability());
     double gain = 1;
     for (const uint8_t evidence : drafts.draft.evidence)
@@ -98,15 +95,22 @@ int64_t Verifier::choose_turn_depth(std::span<const PlannedRows> planned) {
     count_added_rows(drafts.draft, added_rows_);
     query.found_rows += std::accumulate(added_rows_.begin(), added_rows_.end(), int64_t{0});
   }
+  if (!options_.is_measured) return chances_.empty() ? 0 : options_.max_tokens;
   query.chances = chances_;
   return choose_depth(query);
 }
 
-/// Whether the drafter lacks more of the sequence than passes of guesses leave.
+/// Positions that a pass of guesses leaves at most for the next turn to take in. A turn that takes in more is
+/// no measure of what turns take: where the drafter follows the model these are a prompt's, which it would
+/// miss; else it catches up on them first.
+int64_t Verifier::usual_rows() const { return options_.max_tokens + 1; }
+
+/// Whether the drafter lacks more of the sequence than passes of guesses leave: the last token is taken in by
+/// every turn.
 bool Verifier::must_catch_up(const Sequence& sequence) const {
   if (!options_.is_measured || turns_->drafter().follows_model()) return false;
   const int64_t num_missing = DraftTurns::num_missing(sequence);
-  return num_missing > 0 && (sequence.drafts.computed.num_absorbed == 0 || num_missing > kUsualRows);
+  return num_missing > 0 && (sequence.drafts.computed.num_absorbed == 0 || num_missing >= usual_rows());
 }
 
 /// A turn in which the drafter catches up on the oldest sequence whose budget has the time.
@@ -118,19 +122,22 @@ void Verifier::catch_up(Arena scratch) {
       continue;
     const int64_t count = choose_catch_up({.passes = costs_,
                                            .turns = catch_up_costs_,
-                                           .budget = sequence->drafts.computed.budget,
-                                           .num_missing = DraftTurns::num_missing(*sequence)});
+                                           .budget = catch_up_budget_,
+                                           .num_missing = DraftTurns::num_missing(*sequence),
+                                           .max_rows = options_.max_turn_rows,
+                                           .num_left = sequence->max_total_tokens - sequence->num_tokens(),
+                                           .base_rows = known_.num_rows});
     if (count == 0) continue;
     entries_.push_back({.sequence = sequence.get(), .num_catch_up = count});
     break;
   }
-  if (entries_.empty()) return;
+  if (entries_.empty()) return catch_up_costs_.skip();
   SequenceDrafts& drafts = entries_.front().sequence->drafts;
   const int64_t num_absorbed = drafts.computed.num_absorbed;
   const std::optional<double> turn_ms = run_turn({}, scratch);
   if (!turn_ms) return;
   drafts.usage.computing_ms += *turn_ms;
-  drafts.computed.budget.spend(*turn_ms);
+  catch_up_budget_.spend(*turn_ms);
   catch_up_costs_.add(drafts.computed.num_absorbed - num_absorbed, *turn_ms);
 }
 
@@ -147,27 +154,32 @@ Status Verifier::add_turn_entry(Sequence& sequence, int64_t depth) {
     if (max_depth > 0) max_tokens = std::clamp(tree_tokens_, max_depth, most);
     turn_room_ -= max_tokens;
   }
-  if (max_tokens == 0 && sequence.is_decoding()) computed.chance.fade();
+  if (max_tokens == 0 && sequence.is_decoding()) {
+    computed.chance.fade();
+    typical_chance_.fade();
+  }
   const bool follows = turns_->drafter().follows_model() && !computed.rows.empty() && is_allowed;
   if (max_tokens == 0 && !follows) return {};
   const int64_t num_new = turns_->drafter().follows_model() ? std::ssize(computed.rows)
                                                             : sequence.num_tokens() - computed.num_absorbed;
-  is_usual_turn_ &= sequence.is_decoding() && num_new <= kUsualRows;
+  is_usual_turn_ &= sequence.is_decoding() && num_new <= usual_rows();
   entries_.push_back({.sequence = &sequence, .max_tokens = max_tokens, .max_depth = max_depth});
   return {};
 }
 
 Status Verifier::compute(std::span<const PlannedRows> planned, const ModelRows& model_rows, Arena scratch) {
-  const int64_t depth = choose_turn_depth(planned);
-  if (depth > 0) catch_up(scratch);
+  const bool may_catch_up = choose_turn_depth(planned, /*must_catch_up=*/true) > 0;
+  bool is_too_dear = !may_catch_up && !chances_.empty();
+  if (may_catch_up) catch_up(scratch);
   if (turns_ == nullptr) return {};
+  const int64_t depth = choose_turn_depth(planned, /*must_catch_up=*/false);
+  is_too_dear |= depth == 0 && !chances_.empty();
+  if (is_too_dear) turn_costs_.skip();
   entries_.clear();
   is_usual_turn_ = true;
   turn_room_ = max_rows_;
   // Everyone's share: a draft with more guesses than follow each other is a tree.
-  tree_tokens_ = turns_->drafter().offers_trees() && options_.is_measured && !chances_.empty()
-                     ? max_rows_ / std::ssize(chances_)
-                     : 0;
+  tree_tokens_ = turns_->drafter().offers_trees() && !chances_.empty() ? max_rows_ / std::ssize(chances_) : 0;
   for (const auto& sequence : scheduler_.running()) TF_RETURN_IF_ERROR(add_turn_entry(*sequence, depth));
   if (entries_.empty()) return {};
   if (const std::optional<double> turn_ms = run_turn(model_rows, scratch)) take_computed(*turn_ms);
@@ -199,16 +211,23 @@ void Verifier::take_computed(double turn_ms) {
   }
 }
 
-/// Nothing of a chain counts after a token that ends the reply.
-void Verifier::cut_at_end(Sequence& sequence) const {
+/// Nothing counts that follows a token which ends the reply.
+void Verifier::cut_at_end(Sequence& sequence) {
   Draft& draft = sequence.drafts.draft;
-  if (sequence.ignore_eos || !draft.is_chain()) return;
+  if (sequence.ignore_eos || draft.is_empty()) return;
   const auto ends = [&](int32_t token) {
     return std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end() ||
            sequence.text.ends_reply(token);
   };
-  const auto end = std::ranges::find_if(draft.tokens, ends);
-  if (end != draft.tokens.end()) draft.truncate(end - draft.tokens.begin() + 1);
+  may_follow_.clear();
+  counting_.clear();
+  for (int64_t i = 0; i < draft.size(); ++i) {
+    const int32_t parent = draft.parents[static_cast<size_t>(i)];
+    const bool counts = parent < 0 || may_follow_[static_cast<size_t>(parent)];
+    may_follow_.push_back(counts && !ends(draft.tokens[static_cast<size_t>(i)]));
+    if (counts) counting_.push_back(static_cast<int32_t>(i));
+  }
+  if (std::ssize(counting_) < draft.size()) draft.keep(counting_);
 }
 
 void Verifier::choose() {
@@ -257,11 +276,12 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
   const double serial_ms = costs_.estimate(known_.num_rows);
   const double extra_ms = std::max(0.0, costs_.estimate(known_.num_rows + num_drafted) - serial_ms);
   keep_rows(planned, accepted);
+  bool is_computed_wanted = false;
+  double computed_saved_ms = 0;
   for (const PlannedRows& rows : planned) {
     SequenceDrafts& drafts = rows.sequence->drafts;
     if (!drafts.has_drafter()) continue;
-    if (rows.sequence->num_tokens() > rows.sequence->num_prompt_tokens + 1)
-      drafts.computed.budget.add(pass_ms / static_cast<double>(std::max<int64_t>(known_.num_sequences, 1)));
+    is_computed_wanted |= drafts.computed.is_wanted && rows.wants_logits();
     double own_extra_ms = 0, saved_ms = 0;
     if (rows.num_drafted > 0) {
       own_extra_ms = extra_ms * static_cast<double>(rows.num_drafted + rows.num_repeated) /
@@ -273,13 +293,15 @@ void Verifier::finish_pass(std::span<const PlannedRows> planned, std::span<const
     const bool is_computed = drafts.source == DraftSource::kPassDrafter;
     drafts.loss_of(DraftSource::kDrafter)
         .add(pass_ms, is_computed ? 0 : own_extra_ms, is_computed ? 0 : saved_ms);
-    drafts.loss_of(DraftSource::kPassDrafter)
-        .add(pass_ms, drafts.computed.turn_ms + (is_computed ? own_extra_ms : 0), is_computed ? saved_ms : 0);
+    const double computed_extra_ms = drafts.computed.turn_ms + (is_computed ? own_extra_ms : 0);
+    drafts.loss_of(DraftSource::kPassDrafter).add(pass_ms, computed_extra_ms, is_computed ? saved_ms : 0);
+    computed_saved_ms += (is_computed ? saved_ms : 0) - computed_extra_ms;
     drafts.draft.clear();
     drafts.num_accepted = drafts.num_passes_avoided = 0;
     drafts.computed.turn_ms = 0;
     drafts.last_accepted = -1;
   }
+  if (is_computed_wanted) catch_up_budget_.add(pass_ms, computed_saved_ms);
 }
 
 /// What the next turn shows of this pass: the rows that count.
@@ -315,9 +337,12 @@ void Verifier::learn(const PlannedRows& rows) {
   }
   if (drafts.source == DraftSource::kPassDrafter) {
     // By place: one guess of several may be right.
-    for (int64_t i = 0; i < drafts.num_accepted; ++i) drafts.computed.chance.add(true);
-    if (std::ranges::find(draft.parents, drafts.last_accepted) != draft.parents.end())
-      drafts.computed.chance.add(false);
+    const auto add = [&](bool is_right) {
+      drafts.computed.chance.add(is_right);
+      typical_chance_.add(is_right);
+    };
+    for (int64_t i = 0; i < drafts.num_accepted; ++i) add(true);
+    if (std::ranges::find(draft.parents, drafts.last_accepted) != draft.parents.end()) add(false);
   }
   if (drafts.source == DraftSource::kDrafter) drafts.drafter->verified(rows.num_drafted, drafts.num_accepted);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/bf16.h"
+#include "base/check.h"
 #include "base/mxfp4.h"
 #include "formats/quant_mlx.h"
 
@@ -558,6 +559,7 @@ Status WeightTable::bind_experts(const ExpertsDeclaration& d, ExpertsBinding& bi
 }
 
 ExpertsId WeightTable::experts(int layer, const ExpertsDeclaration& declaration) {
+  TF_CHECK(declaration.num_experts_per_tok > 0, declaration.module + ": a router that chooses no experts");
   if (checkpoint_ == nullptr) return declare_experts(layer, declaration);
   ExpertsBinding binding = unbound_experts(layer, declaration);
   if (Status status = bind_experts(declaration, binding); !status.ok()) {

@@ -58,7 +58,7 @@ struct ExpertsDeclaration {
   bool has_gate = true;
   bool has_bias = false;
   bool is_interleaved = false;
-  int64_t num_experts_per_tok = 1;  ///< What the layer's router chooses: for the backend to check.
+  int64_t num_experts_per_tok = 0;  ///< What the layer's router chooses: for the backend to check. Above 0.
   int64_t num_groups = 1;           ///< The same.
 };
 

@@ -59,8 +59,9 @@ std::vector<int32_t> read_target_layers(ConfigReader& reader, const DFlashConfig
       layers.push_back(static_cast<int64_t>(std::nearbyint(place)));
     }
   }
+  const char* key = reader.has("target_layer_ids") ? "target_layer_ids" : "num_hidden_layers";
   if (layers.empty() || std::ssize(layers) > num_target_layers)
-    reader.fail(StatusCode::kCorrupt, "target_layer_ids",
+    reader.fail(StatusCode::kCorrupt, key,
                 fmt::format("expected 1 to {} layers, as many as the target has", num_target_layers));
   for (const int64_t layer : layers) {
     if (layer < 0 || layer >= num_target_layers)

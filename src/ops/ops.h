@@ -448,8 +448,8 @@ class Ops : public WeightPacker {
   /// probabilities [R], or empty where nobody asks: of each drawn token at temperature 1 among all,
   ///   probabilities[i] = e^(x - m) / sum over v of e^(logits[i,v] - m), x the token's logit, m the row's
   ///   largest
-  /// and 0 where tokens[i] is -1. For a drafter's confidence: the last bits differ between backends, and no
-  /// reply depends on them.
+  /// and 0 where tokens[i] is -1, NaN where a logit of +inf was drawn. For a drafter's confidence: the last
+  /// bits differ between backends, and no reply depends on them.
   virtual void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
                       std::span<float> probabilities = {}) = 0;
 
@@ -488,9 +488,9 @@ struct CudaOptions {
   Kernels kernels = Kernels::kByRows;
   bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
   /// Products of few rows that follow one another, with the norms and activations between them, run as one
-  /// kernel whose blocks wait for each other. The bits are the same. One backend of a process on a device does
-  /// so, any others as if this were off; and no other process may do so on the device at the same time where
-  /// kernels of several run side by side (MPS). Off: not measured yet.
+  /// kernel whose blocks wait for each other. The bits are the same. One backend of a process on a device
+  /// does so, any others as if this were off; and no other process may do so on the device at the same time
+  /// where kernels of several run side by side (MPS). Off: not measured yet.
   bool chain_products = false;
 };
 

@@ -327,6 +327,8 @@ class FakeDraftModel final : public PassDrafter {
     std::vector<int64_t> catch_ups = {};  ///< Positions of each turn without guesses.
     int64_t first_guess_at = -1;          ///< Tokens of the sequence by then.
   };
+  static constexpr int64_t kMaxDraft = 6;  ///< EngineOptions::draft_max.
+
   explicit FakeDraftModel(Seen& seen) : seen_(seen) {}
 
   std::string_view name() const override { return "fake model"; }
@@ -347,7 +349,7 @@ class FakeDraftModel final : public PassDrafter {
         task.num_absorbed += seen_.catch_ups.back();
         continue;
       }
-      if (task.num_absorbed == 0 || missing > kMaxDraftTokens + 1) ++seen_.num_faults;
+      if (task.num_absorbed == 0 || missing > kMaxDraft + 1) ++seen_.num_faults;
       if (seen_.first_guess_at < 0) seen_.first_guess_at = std::ssize(task.tokens);
       task.num_absorbed += missing;
       const Tokens tokens(task.tokens.begin(), task.tokens.end());
@@ -363,12 +365,12 @@ class FakeDraftModel final : public PassDrafter {
   std::vector<KvShape> layers_ = std::vector<KvShape>(1);
 };
 
-TEST_F(VerifyTest, ADraftModelCatchesUpInTimeThatTheReplyHasEarned) {
+TEST_F(VerifyTest, ADraftModelCatchesUpInSlicesWhereTheReplyIsLongEnough) {
   in_pass_ = [](const Pass&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   for (const int64_t pass_tokens : {64, 512}) {
     FakeDraftModel::Seen seen;
     int64_t accepted = 0;
-    EngineOptions options = drafting([](const Request&) { return nullptr; }, 6);
+    EngineOptions options = drafting([](const Request&) { return nullptr; }, FakeDraftModel::kMaxDraft);
     options.draft = DraftMode::kAuto;
     options.pass_tokens = pass_tokens;
     options.make_pass_drafter = [&](const LoadedModel&) { return std::make_unique<FakeDraftModel>(seen); };
@@ -378,7 +380,7 @@ TEST_F(VerifyTest, ADraftModelCatchesUpInTimeThatTheReplyHasEarned) {
       seen = {};
       start(options);
       EXPECT_EQ(ask(brief).tokens, serial_reply(brief, 3));
-      EXPECT_TRUE(seen.catch_ups.empty()) << "it had earned nothing when its last guess would have counted";
+      EXPECT_TRUE(seen.catch_ups.empty()) << "three tokens never earn it back";
       const CollectedReply reply = ask(r);
       EXPECT_EQ(reply.tokens, serial_reply(r, 400));
       EXPECT_EQ(seen.num_faults, 0);
@@ -387,7 +389,7 @@ TEST_F(VerifyTest, ADraftModelCatchesUpInTimeThatTheReplyHasEarned) {
     EXPECT_GT(accepted, 50);
     ASSERT_GE(seen.catch_ups.size(), 3u) << "of 16, 64 and 256 positions at most";
     EXPECT_EQ(seen.catch_ups.front(), 16) << "the first to find out what it takes";
-    EXPECT_GE(seen.first_guess_at, 304);
+    EXPECT_GE(seen.first_guess_at, 303) << "a slice a pass";
     engine_.reset();
   }
 }

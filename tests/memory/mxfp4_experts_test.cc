@@ -35,7 +35,8 @@ struct LoadedExperts {
                                               .hidden_size = kHiddenSize,
                                               .intermediate_size = kIntermediateSize,
                                               .has_bias = true,
-                                              .is_interleaved = true}));
+                                              .is_interleaved = true,
+                                              .num_experts_per_tok = 1}));
       routers.push_back(table.linear(layer, {mlp + ".router", kNumExperts, kHiddenSize, true}));
     }
     TF_CHECK(table.status().ok(), table.status().message());

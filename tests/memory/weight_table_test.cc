@@ -224,7 +224,8 @@ TEST(WeightTable, Mxfp4BlocksThatDoNotFitAreRefused) {
                       .num_experts = 3,
                       .hidden_size = 64,
                       .intermediate_size = 32,
-                      .is_interleaved = true});
+                      .is_interleaved = true,
+                      .num_experts_per_tok = 1});
     return table.status().ok() ? "accepted" : table.status().message();
   };
   EXPECT_EQ(refusal_of({3, 64, 2, 16}, {3, 64, 2}), "accepted");
@@ -329,7 +330,11 @@ TEST(WeightTable, WhatMustBeAbsentIsRefusedWithItsReason) {
 // ---- experts: 3 of them, gate and up [2, 32], down [32, 2] or, packed, intermediate 32
 
 ExpertsDeclaration experts_of(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size) {
-  return {"layers.1.mlp", num_experts, hidden_size, intermediate_size};
+  return {.module = "layers.1.mlp",
+          .num_experts = num_experts,
+          .hidden_size = hidden_size,
+          .intermediate_size = intermediate_size,
+          .num_experts_per_tok = 1};
 }
 
 /// For each expert, the bytes bound to gate, up and down, one after the other.

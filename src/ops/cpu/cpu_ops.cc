@@ -104,6 +104,7 @@ void CpuOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
 
 void CpuOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
                     std::span<float> probabilities) {
+  TF_DCHECK(probabilities.empty() || probabilities.size() == rows.size());
   cpu::sample(context_, tokens, logits, rows, probabilities);
 }
 

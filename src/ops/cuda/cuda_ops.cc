@@ -301,6 +301,7 @@ bool CudaOps::reserve_drawn(size_t num_words) {
 
 void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
                      std::span<float> probabilities) {
+  TF_DCHECK(probabilities.empty() || probabilities.size() == rows.size());
   std::ranges::fill(tokens, -1);
   std::ranges::fill(probabilities, 0.0f);
   // Tokens, and behind them their probabilities.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/check.h"
 #include "base/fp_env.h"
 #include "ops/reference/reference_ops.h"
 #include "ops/sampling_math.h"
@@ -67,6 +68,7 @@ int32_t draw(const std::vector<Candidate>& candidates, const SampleRow& row) {
 
 void ReferenceOps::sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
                           std::span<float> probabilities) {
+  TF_DCHECK(probabilities.empty() || probabilities.size() == rows.size());
   ScopedFlushDenormals flush;
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<Candidate> candidates = sorted_tokens(logits.row<const float>(i), logits.dim(1));
