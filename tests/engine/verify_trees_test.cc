@@ -268,6 +268,42 @@ TEST_F(VerifyTreesTest, AnEndOfSequenceTokenInsideABranchEndsTheReply) {
   }
 }
 
+/// Always the same tree: behind its first token a chain of two, and another chain of two beside it.
+class FixedTreeDrafter final : public Drafter {
+ public:
+  explicit FixedTreeDrafter(int32_t token) : token_(token) {}
+  std::string_view name() const override { return "fixed"; }
+  void extend(std::span<const int32_t>) override {}
+  void propose(int64_t max_tokens, Draft& draft) override {
+    draft.clear();
+    for (const int64_t parent : {-1, 0, 1}) draft.append_to(parent, token_);
+    for (const int64_t parent : {-1, 3}) draft.append_to(parent, token_ + 1);
+    draft.truncate(max_tokens);
+  }
+
+ private:
+  int32_t token_;
+};
+
+TEST_F(VerifyTreesTest, NothingIsVerifiedBehindAGuessThatEndsTheReply) {
+  const int32_t end_token = 5;
+  Request r = request(10, 4, 60);
+  const Tokens whole = serial_reply(r, 60);
+  model_ = make_fake_model(control_);
+  model_->generation.eos_token_ids = {end_token};
+  start(drafting([end_token](const Request&) { return std::make_unique<FixedTreeDrafter>(end_token); }, 8));
+  const CollectedReply reply = ask(r);
+  EXPECT_EQ(reply.tokens, Tokens(whole.begin(), std::ranges::find(whole, end_token) + 1));
+  const DraftUsage& usage = reply.usage.speculative;
+  EXPECT_GT(usage.rounds, 20);
+  EXPECT_GT(usage.drafted, 2 * usage.rounds);
+  EXPECT_LE(usage.drafted, 3 * usage.rounds);
+  r.ignore_eos = true;
+  const CollectedReply ignoring = ask(r);
+  EXPECT_EQ(ignoring.tokens, whole);
+  EXPECT_GT(ignoring.usage.speculative.drafted, 4 * ignoring.usage.speculative.rounds);
+}
+
 TEST_F(VerifyTreesTest, LogprobsAndObserversSeeEachTokenOnceAsSerially) {
   struct Observer : PassObserver {
     void on_token(RequestId, int64_t pos, int32_t token, std::span<const float> logits) override {
