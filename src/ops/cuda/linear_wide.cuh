@@ -32,6 +32,7 @@
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/wgmma.cuh"
 #include "ops/cuda/linear_params.h"
+#include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
@@ -624,12 +625,7 @@ CUtensorMap make_x_map(const LinearLaunch& p, int box_rows) {
 /// How many blocks share a tile: what takes least, where a tile takes 1 and part of a wave counts as one.
 /// Sharing costs the exchange of sums, and clusters of four leave a few multiprocessors idle.
 inline int wide_split(int tiles, int chunks) {
-  static const int multiprocessors = [] {
-    int device = 0, count = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    return std::max(count, 1);
-  }();
+  const int multiprocessors = num_multiprocessors();
   int best = 1;
   double best_time = 0;
   for (int split : {1, 2, 4}) {

@@ -4,16 +4,15 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/linear_plan.h"
+#include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 
 /// Clusters that are resident at once, one block to a multiprocessor: what the tiles are dealt to.
 template <class Kernel>
 int resident_clusters(Kernel* kernel, int cluster, int threads) {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  if (cluster == 1) return count;
+  if (cluster == 1) return num_multiprocessors();
+  int count = 0;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
