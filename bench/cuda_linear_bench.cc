@@ -1,9 +1,11 @@
 // Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for
 // few rows; the library's matrix product is measured beside it by bench/cuda_limits.py for many.
+// Usage: cuda_linear_bench [decode|few|wide [OUTPUTS]]
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -49,6 +51,17 @@ const Variant kWideVariants[] = {
     {.name = "wide/1x2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_share = 2}},
     {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
     {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
+/// Tiles of 32 rows, as many blocks to each as there are tiles for, and so many.
+using Tile = LinearTuning::Tile;
+const Variant kManyRows{"many", LinearKernel::kWide, {.wide_tile = Tile::kMany}};
+const Variant kFewVariants[] = {
+    {.name = "few", .kernel = LinearKernel::kWide, .tuning = {.wide_tile = Tile::kFew}},
+    {.name = "few/1", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_tile = Tile::kFew}},
+    {.name = "few/1x2",
+     .kernel = LinearKernel::kWide,
+     .tuning = {.wide_split = 1, .wide_share = 2, .wide_tile = Tile::kFew}},
+    {.name = "few/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2, .wide_tile = Tile::kFew}},
+    {.name = "few/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4, .wide_tile = Tile::kFew}}};
 /// `layers` copies of a matrix, so that repeated calls do not find it in L2, and what they are multiplied by.
 class Product {
  public:
@@ -126,14 +139,19 @@ class Product {
 };
 
 constexpr int64_t kShapes[][2] = {{5120, 5120}, {17408, 5120}, {5120, 17408}, {1024, 5120}, {248320, 5120}};
+/// Of kShapes only that with so many outputs, if it is not 0.
+int64_t only_out = 0;
+bool is_wanted(int64_t out) { return only_out == 0 || only_out == out; }
 
 void bench_decode(double copy) {
   for (const Format& format : {kAffine4, kBf16}) {
     for (const auto& [out, in] : kShapes) {
+      if (!is_wanted(out)) continue;
       Product product(format, out, in, 16);
       for (int64_t rows : {1, 2, 4, 8, 16}) product.measure(kDecode, rows, copy);
     }
   }
+  if (only_out != 0) return;
   for (const Format& format :
        {kMxfp4, kAffine8, kAffine6, kAffine5, kAffine3, kAffine2, kAffine4G32, kAffine4F16, kF16}) {
     Product product(format, 17408, 5120, 8);
@@ -143,11 +161,24 @@ void bench_decode(double copy) {
   head.measure(kDecode, 1, copy);
 }
 
+void bench_few(double copy) {
+  for (const Format& format : {kAffine4, kBf16, kMxfp4}) {
+    for (const auto& [out, in] : kShapes) {
+      if (!is_wanted(out) || (out > 100000 && format.spec.bits != 4)) continue;
+      Product product(format, out, in, 128);
+      for (int64_t rows : {16, 17, 32, 64, 96, 128}) {
+        if (rows <= 64) product.measure(kDecode, rows, copy);
+        product.measure(kManyRows, rows, copy);
+        for (const Variant& variant : kFewVariants) product.measure(variant, rows, copy);
+      }
+    }
+  }
+}
+
 void bench_wide(double copy) {
   for (const Format& format : {kAffine4, kBf16}) {
     Product product(format, 17408, 5120, 8192), down(format, 5120, 17408, 8192);
-    for (int64_t rows : {32, 64, 128, 512, 2048, 8192}) {
-      if (rows <= 64) product.measure(kDecode, rows, copy);
+    for (int64_t rows : {128, 512, 2048, 8192}) {
       product.measure(kWide, rows, copy);
       for (const Variant& variant : kWideVariants) product.measure(variant, rows, copy);
     }
@@ -173,6 +204,9 @@ int main(int argc, char** argv) {
   if (!have_device()) return std::fprintf(stderr, "cuda_linear_bench: no sm_90 device\n"), 1;
   const double copy = copy_gb_per_s();
   std::printf("copy,%.0f GB/s\nop,format,out,in,rows,kernel,us,gb_per_s,of_copy,tflops\n", copy);
-  if (argc < 2 || std::string(argv[1]) != "wide") bench_decode(copy);
-  bench_wide(copy);
+  const std::string part = argc < 2 ? "" : argv[1];
+  if (argc > 2) only_out = std::atoll(argv[2]);
+  if (part.empty() || part == "decode") bench_decode(copy);
+  if (part.empty() || part == "few") bench_few(copy);
+  if (part.empty() || part == "wide") bench_wide(copy);
 }

@@ -5,6 +5,7 @@
 // a lone warp keeps an SM's scheduler busy; a column's u is therefore known one column ahead.
 #include <cuda_runtime.h>
 
+#include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/recurrence.cuh"
 
 namespace tensorfold::cuda {
@@ -243,15 +244,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   __shared__ uint64_t barriers[4];
   const RecurrenceBlock<Shape> block(p);
   const RowRing<Shape> ring = make_ring<Shape>(reinterpret_cast<float*>(shared), barriers);
-  if (block.sequence.num_rows == 0) return;
+  launch_dependents();
+  if (block.sequence.num_rows == 0) return wait_for_previous_kernel();
   if (threadIdx.x >= 32 * Shape::kComputeWarps) {
+    wait_for_previous_kernel();
     prepare_rows<Shape>(p, block, ring, [&](const PreparingWarp<Shape>& warp, int stage, float* rows) {
       prepare_delta_rows<Shape>(p, block, ring, warp, stage, rows);
     });
     return;
   }
   DeltaCompute<Shape> compute(p, block, ring);
-  compute.tile.load(p, block);
+  compute.tile.load(p, block);  // What an earlier pass left, which has ended.
+  wait_for_previous_kernel();
   const int stored = block.sequence.num_stored, num_rows = block.sequence.num_rows;
   if constexpr (Shape::kIsOneRow) {
     compute.run_one();
@@ -268,7 +272,7 @@ void launch(CUstream_st* stream, const RecurrenceLaunch& p) {
   auto* kernel = gated_delta_kernel<Shape>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   const int blocks = p.num_key_heads * ((p.run_columns + Shape::kColumns - 1) / Shape::kColumns);
-  kernel<<<dim3(blocks, p.num_sequences), Shape::kThreads, Shape::kSharedBytes, stream>>>(p);
+  launch_kernel(kernel, dim3(blocks, p.num_sequences), dim3(Shape::kThreads), Shape::kSharedBytes, stream, p);
 }
 
 }  // namespace

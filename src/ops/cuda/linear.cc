@@ -20,7 +20,7 @@ LinearLaunch empty_launch(View x, const LinearLayout& layout, LinearKernel kerne
   launch.layout = layout;
   launch.kernel = kernel;
   if (kernel == LinearKernel::kAuto)
-    launch.kernel = x.num_rows() > kDecodeRows ? LinearKernel::kWide : LinearKernel::kDecode;
+    launch.kernel = x.num_rows() > max_decode_rows(layout) ? LinearKernel::kWide : LinearKernel::kDecode;
   return launch;
 }
 

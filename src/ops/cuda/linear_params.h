@@ -16,17 +16,24 @@ inline constexpr int kMaxLinearCalls = 8;  ///< Products of one x that share a l
 
 /// Which kernel computes a product. Tests force each; callers leave kAuto.
 enum class LinearKernel : uint8_t {
-  kAuto,    ///< kDecode up to kDecodeRows rows, kWide beyond.
+  kAuto,    ///< kDecode up to max_decode_rows() rows, kWide beyond.
   kDecode,  ///< One warp per tile and segment, mma.sync, 16 rows at a time.
   kWide,    ///< Tiles of many rows.
 };
-inline constexpr int64_t kDecodeRows = 32;
+/// Whether the wide kernel has tiles of few rows for a layout: one operand to a step, summed as it is.
+constexpr bool has_few_row_tiles(const LinearLayout& layout) {
+  const bool is_one_operand = layout.format != LinearFormat::kF16 && layout.format != LinearFormat::kF32;
+  return is_one_operand && !layout.keeps_integers() && layout.scale_type != ScaleType::kF32;
+}
+constexpr int64_t max_decode_rows(const LinearLayout& layout) { return has_few_row_tiles(layout) ? 16 : 32; }
 
 /// How the wide kernel is cut into blocks. What changes no bit: the benchmark compares, callers leave the
 /// default.
 struct LinearTuning {
   uint8_t wide_split = 0;  ///< Wide kernel: 1, 2 or 4 blocks to a tile; 0: as the number of tiles suggests.
   uint8_t wide_share = 1;  ///< 2: pairs of blocks share x, where a tile has one block.
+  /// Tiles of 32 rows for up to 64 rows (where the layout has them), else of 64 or 128; or one of both.
+  enum class Tile : uint8_t { kAuto, kFew, kMany } wide_tile = Tile::kAuto;
 };
 
 /// One matrix of a launch.
@@ -59,7 +66,6 @@ struct LinearLaunch {
   LinearLayout layout;
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
-  uint8_t unused = 0;  ///< In place of padding: see LinearDeviceCall.
 };
 static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
 

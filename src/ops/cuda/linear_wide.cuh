@@ -1,5 +1,5 @@
 // linear() on CUDA for many rows: tiles of 128 outputs by 128 rows of x (64 where a sum needs more
-// registers), wgmma with the weights in registers.
+// registers; 32 where there are few rows), wgmma with the weights in registers.
 //
 // A block is one producing warp, which lets the copy engine fill a ring of x and packed weights, 64 columns a
 // stage, and two warpgroups of 64 outputs each, which turn their weights into A operands and multiply. A step
@@ -46,11 +46,24 @@ constexpr int kSummers = 2;  ///< Warps that sum x.
 constexpr int kMaxStages = 6;
 constexpr int kMaxSharedBytes = 227 * 1024;
 
-/// The sizes that depend on the layout.
+/// Rows of x of a tile where there are many; and where one tile is all, or a few.
 template <class Layout>
+constexpr int kManyTileRows = (Layout::kParts == 1 && !Layout::kKeepsIntegers) || Layout::kFormat
+                                                                                      == LinearFormat::kF16
+                                  ? 128
+                                  : 64;
+constexpr int kFewTileRows = 32;
+/// Tiles of few rows are better up to so many rows, though each reads the weights again, from L2.
+constexpr int kMaxFewRows = 64;
+
+/// A kernel: layout, rows of x of a tile, and what depends on them.
+template <class Layout_, int kTileN_>
 struct Wide {
+  using Layout = Layout_;
+  static constexpr int kTileN = kTileN_;
+  static constexpr bool kIsFew = kTileN == kFewTileRows;
   static constexpr bool kIsLean = Layout::kParts == 1 && !Layout::kKeepsIntegers;
-  static constexpr int kTileN = kIsLean || Layout::kFormat == LinearFormat::kF16 ? 128 : 64;  ///< Rows of x.
+  static constexpr int kBlocks = kIsFew ? 2 : 1;  ///< An SM has: few rows leave much to wait for.
   static constexpr int kAccumulators = 64 * kTileN / 128;
   static constexpr int kParkedBytes = 2 * kConsumers * kAccumulators * 4;
   /// A stage: x, and of each of the block's tiles a unit, of which the chunk and the scales are filled.
@@ -59,25 +72,26 @@ struct Wide {
   /// Of x, where integers are kept: [2 groups][kTileN] a stage.
   static constexpr int kXSumBytes = Layout::kKeepsIntegers ? 2 * kTileN * 4 : 0;
   static constexpr int kFixedBytes = kParkedBytes + kMaxStages * (kXSumBytes + 3 * 8) + 1024;
-  static constexpr int kStages =
-      std::min(kMaxStages, (kMaxSharedBytes - kFixedBytes) / (kXBytes + kWeightBytes));
+  static constexpr int kBlockBytes = kBlocks == 1 ? kMaxSharedBytes : kMaxSharedBytes / kBlocks - 1024;
+  static constexpr int kStages = std::min(kMaxStages, (kBlockBytes - kFixedBytes) / (kXBytes + kWeightBytes));
   static constexpr int kSharedBytes = kStages * (kXBytes + kWeightBytes) + kFixedBytes;
   /// Chunks whose products are in flight, and with them the registers of their operands.
   static constexpr int kInFlight = kIsLean ? 2 : 1;
-  /// Of the block's 64 K, what the producer's warps and those that multiply take: the sums of x need more
-  /// than 40.
+  /// Of the block's registers (64 K, or its half), what the producer's warps and those that multiply take:
+  /// the sums of x need more than 40.
   static constexpr int kProducerRegisters = Layout::kKeepsIntegers ? 56 : 40;
-  static constexpr int kConsumerRegisters = Layout::kKeepsIntegers ? 224 : 232;
+  static constexpr int kConsumerRegisters = kIsFew ? 96 : Layout::kKeepsIntegers ? 224 : 232;
   /// Warps that read a stage.
   static constexpr int kReaders = kConsumers / 32 + (Layout::kKeepsIntegers ? kSummers : 0);
   static_assert(kStages > kInFlight, "the ring must hold what is in flight and what is loaded");
+  static_assert(!kIsFew || kIsLean, "few rows: no sums of x");
 };
 /// Tiles of rows taken together before the next outputs: 12 x 128 rows by 11 x 128 outputs fill 132 SMs, near
 /// square, so that a wave's x and weights are each read from memory about once and meet in L2.
 constexpr int kRasterRows = 12;
 
 /// Addresses of 32 bits, but for `parked`: they keep the loops short.
-template <class Layout>
+template <class Sizes>
 struct Shared {
   uint32_t x;        ///< [kStages][kXBytes]
   float* parked;     ///< [2 slots][accumulators][kConsumers]: consecutive threads, consecutive words.
@@ -86,7 +100,6 @@ struct Shared {
   uint32_t full, empty, summed;  ///< Barriers, 8 bytes a stage.
 
   __device__ explicit Shared(std::byte* base) {
-    using Sizes = Wide<Layout>;
     const uint32_t start = shared_address(base);
     x = (start + 1023) & ~1023u;
     parked = reinterpret_cast<float*>(base + (x - start) + Sizes::kStages * Sizes::kXBytes);
@@ -132,7 +145,7 @@ struct BlockWork {
 /// The number of a block's cluster to its work: bands of kRasterRows row tiles, inside a band outputs run
 /// slowest. Block tiles of 128 outputs never span two matrices: each matrix starts its own. (The second of
 /// the last blocks that share x may be one beyond: it stores nothing.)
-template <class Layout>
+template <class Sizes>
 __device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, const WideGrid& grid) {
   const int at = blockIdx.x / grid.cluster(), rank = blockIdx.x % grid.cluster();
   const int band = at / (kRasterRows * grid.tiles_m);
@@ -148,7 +161,7 @@ __device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, const Wid
   return {.call = &p.calls[call],
           .tile = int64_t{m} * kBlockTiles,
           .num_tiles = (p.calls[call].out_size + kLinearTileRows - 1) / kLinearTileRows,
-          .first_row = (band * kRasterRows + in_band % rows_in_band) * Wide<Layout>::kTileN,
+          .first_row = (band * kRasterRows + in_band % rows_in_band) * Sizes::kTileN,
           .first_pair = part * kPairs / grid.split,
           .last_pair = (part + 1) * kPairs / grid.split};
 }
@@ -164,11 +177,12 @@ struct RingPlace {
 };
 
 /// By one warp: lane i < 8 asks for the weights of tile i, lane 0 for x, or for its part of the x that the
-/// cluster's blocks share, and both their barriers count it.
-template <class Layout>
-__device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layout>& shared,
+/// cluster's blocks share, and both their barriers count it. The first stages' weights are asked for before
+/// the previous kernel has ended.
+template <class Sizes>
+__device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Sizes>& shared,
                                         const CUtensorMap* x_map, const BlockWork& work, int share) {
-  using Sizes = Wide<Layout>;
+  using Layout = typename Sizes::Layout;
   constexpr int kScaleBytes = Layout::kUnitBytes - Layout::kUnitWeightBytes;
   const int lane = threadIdx.x % 32;
   const std::byte* units = work.call->weights + work.tile_of(lane % kBlockTiles) *
@@ -177,23 +191,15 @@ __device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layo
   const int part = share > 1 ? static_cast<int>(cluster_rank()) : 0;
   const uint32_t x_part = shared.x + part * (Sizes::kXBytes / share);
   const int first_row = work.first_row + part * (Sizes::kTileN / share);
-  RingPlace<Sizes::kStages> at;
-  for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
-    const uint32_t full = shared.full + 8 * at.stage;
-    if (chunk - begin >= Sizes::kStages) mbarrier_wait(shared.empty + 8 * at.stage, at.parity ^ 1);
-    if (lane == 0) {
+
+  const auto ask_for_weights = [&](int chunk, int stage) {
+    const uint32_t full = shared.full + 8 * stage;
+    if (lane == 0)
       mbarrier_expect_bytes(full, Sizes::kXBytes + kBlockTiles * (Layout::kChunkBytes + kScaleBytes));
-      const uint32_t to = x_part + at.stage * Sizes::kXBytes;
-      if (share == 1) {
-        copy_tile(to, x_map, full, chunk * kLinearChunkColumns, first_row);
-      } else {
-        copy_tile_to_cluster(to, x_map, full, chunk * kLinearChunkColumns, first_row, (1u << share) - 1);
-      }
-    }
     __syncwarp();
-    if (lane >= kBlockTiles) continue;
+    if (lane >= kBlockTiles) return;
     const std::byte* unit = units + int64_t{chunk / Layout::kUnitChunks} * Layout::kUnitBytes;
-    const uint32_t to = shared.weights + at.stage * Sizes::kWeightBytes + lane * Layout::kUnitBytes;
+    const uint32_t to = shared.weights + stage * Sizes::kWeightBytes + lane * Layout::kUnitBytes;
     if constexpr (Layout::kUnitChunks == 1) {
       bulk_copy(to, unit, Layout::kUnitBytes, full);
     } else {
@@ -201,6 +207,25 @@ __device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Layo
       bulk_copy(to + offset, unit + offset, Layout::kChunkBytes, full);
       bulk_copy(to + Layout::kUnitWeightBytes, unit + Layout::kUnitWeightBytes, kScaleBytes, full);
     }
+  };
+  const auto ask_for_x = [&](int chunk, int stage) {
+    if (lane != 0) return;
+    const uint32_t full = shared.full + 8 * stage, to = x_part + stage * Sizes::kXBytes;
+    if (share == 1) {
+      copy_tile(to, x_map, full, chunk * kLinearChunkColumns, first_row);
+    } else {
+      copy_tile_to_cluster(to, x_map, full, chunk * kLinearChunkColumns, first_row, (1u << share) - 1);
+    }
+  };
+  const int ahead = min(Sizes::kStages, end - begin);
+  for (int i = 0; i < ahead; ++i) ask_for_weights(begin + i, i);
+  wait_for_previous_kernel();
+  for (int i = 0; i < ahead; ++i) ask_for_x(begin + i, i);
+  RingPlace<Sizes::kStages> at;
+  for (int chunk = begin + ahead; chunk < end; ++chunk, at.advance()) {
+    mbarrier_wait(shared.empty + 8 * at.stage, at.parity);
+    ask_for_x(chunk, at.stage);
+    ask_for_weights(chunk, at.stage);
   }
 }
 
@@ -217,10 +242,10 @@ __device__ __forceinline__ void release_stage(uint32_t empty, int lane, int shar
 
 /// By warp `summer` of kSummers: the groups' sums of its rows of x, in the steps and with the instruction
 /// that the decode kernel has for them.
-template <class Layout>
-__device__ __forceinline__ void sum_x(const LinearLaunch& p, const Shared<Layout>& shared,
+template <class Sizes>
+__device__ __forceinline__ void sum_x(const LinearLaunch& p, const Shared<Sizes>& shared,
                                       const BlockWork& work, int share, int summer) {
-  using Sizes = Wide<Layout>;
+  using Layout = typename Sizes::Layout;
   constexpr int kTiles = Sizes::kTileN / 8 / kSummers, kSteps = 4 / Layout::kChunkGroups;
   constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
   const int lane = threadIdx.x % 32, row = lane / 4, first = summer * kTiles * 8;
@@ -259,12 +284,15 @@ struct XSums {
   uint32_t at, barrier, parity;
 };
 
-/// d (+)= a b for a tile of 128 or 64 rows of x.
+/// d (+)= a b for a tile of 128, 64 or 32 rows of x.
 __device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   wgmma_m64n128k16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void multiply(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   wgmma_m64n64k16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void multiply(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+  wgmma_m64n32k16(d, a, b, accumulate);
 }
 
 /// A chunk's A operands.
@@ -309,9 +337,10 @@ __device__ __forceinline__ void read_after_wait(float (&tile)[kSize]) {
 
 /// How a warpgroup adds a chunk's products to a segment's sum, and leaves them in flight where
 /// Wide::kInFlight says.
-template <class Layout>
+template <class Sizes>
 struct WideSum {
-  static constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+  using Layout = typename Sizes::Layout;
+  static constexpr int kAccumulators = Sizes::kAccumulators;
 
   /// Products start from +0 by themselves.
   static constexpr bool kStartsFromZero = true;
@@ -331,9 +360,10 @@ struct WideSum {
   }
 };
 
-template <class Layout>
-requires Layout::kKeepsIntegers struct WideSum<Layout> {
-  static constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+template <class Sizes>
+requires Sizes::Layout::kKeepsIntegers struct WideSum<Sizes> {
+  using Layout = typename Sizes::Layout;
+  static constexpr int kAccumulators = Sizes::kAccumulators;
   float d[kAccumulators];
   bool starts_group = true;
 
@@ -356,7 +386,7 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
       read_after_wait(d);
       operands.hold();
       starts_group = Layout::ends_group(chunk, 3);
-      if (starts_group) end_group(acc, weights.scales[group], x_sums.at + group * (Wide<Layout>::kTileN * 4));
+      if (starts_group) end_group(acc, weights.scales[group], x_sums.at + group * (Sizes::kTileN * 4));
     }
   }
 
@@ -379,20 +409,20 @@ requires Layout::kKeepsIntegers struct WideSum<Layout> {
 };
 
 /// A multiplying warp's way through the ring.
-template <class Layout>
+template <class Sizes>
 struct Consumer {
-  using Sizes = Wide<Layout>;
+  using Layout = typename Sizes::Layout;
   static constexpr int kAccumulators = Sizes::kAccumulators, kInFlight = Sizes::kInFlight;
 
-  const Shared<Layout>& shared;
+  const Shared<Sizes>& shared;
   const int lane, share;
   const uint32_t my_weights;
-  WideSum<Layout> sum;
+  WideSum<Sizes> sum;
   Operands<Layout> operands[kInFlight];
   RingPlace<Sizes::kStages> at;
   int used = -1;  ///< The stage whose products are in flight, or none.
 
-  __device__ __forceinline__ Consumer(const Shared<Layout>& block, int blocks_sharing_x)
+  __device__ __forceinline__ Consumer(const Shared<Sizes>& block, int blocks_sharing_x)
       : shared(block),
         lane(threadIdx.x % 32),
         share(blocks_sharing_x),
@@ -477,16 +507,16 @@ __device__ __forceinline__ constexpr int row_of_accumulator(int i) { return i / 
 __device__ __forceinline__ constexpr int column_of_accumulator(int i) { return i / 2 % 2 * 8; }
 
 /// Stores a thread's accumulators, as store_output() does: what does not depend on the output is asked once.
-template <class Layout>
+template <class Sizes>
 __device__ __forceinline__ void store_tile(const LinearLaunch& p, const BlockWork& work,
-                                           float (&sum)[Wide<Layout>::kAccumulators]) {
-  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+                                           float (&sum)[Sizes::kAccumulators]) {
+  constexpr int kAccumulators = Sizes::kAccumulators;
   const LinearDeviceCall& call = *work.call;
   const int row = first_row_of_thread(work), column = first_column_of_thread(work), rows = p.num_rows - row;
   const bool has[2] = {column < call.out_size, column + 8 < call.out_size};
   const int64_t at = row * call.out_stride + column;
 #pragma unroll
-  for (float& v : sum) v = __fmul_rn(v, Layout::kResultScale);
+  for (float& v : sum) v = __fmul_rn(v, Sizes::Layout::kResultScale);
   if (call.bias != nullptr) {
     const float bias[2] = {has[0] ? call.bias[column] : 0.0f, has[1] ? call.bias[column + 8] : 0.0f};
 #pragma unroll
@@ -511,11 +541,11 @@ __device__ __forceinline__ void store_tile(const LinearLaunch& p, const BlockWor
 }
 
 /// Blocks that share a tile: each adds all blocks' sums for its part of the accumulators.
-template <class Layout>
-__device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared<Layout>& shared,
-                                             const BlockWork& work,
-                                             const float (&sum)[Wide<Layout>::kAccumulators], int split) {
-  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+template <class Sizes>
+__device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared<Sizes>& shared,
+                                             const BlockWork& work, const float (&sum)[Sizes::kAccumulators],
+                                             int split) {
+  constexpr int kAccumulators = Sizes::kAccumulators;
   const int thread = threadIdx.x;
 #pragma unroll
   for (int i = 0; i < kAccumulators; ++i) shared.parked[i * kConsumers + thread] = sum[i];
@@ -534,23 +564,24 @@ __device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared
     const int row = first_row_of_thread(work) + row_of_accumulator(i);
     const int column = first_column_of_thread(work) + column_of_accumulator(i);
     if (row < p.num_rows && column < work.call->out_size)
-      store_output(*work.call, row, column, __fmul_rn(total, Layout::kResultScale));
+      store_output(*work.call, row, column, __fmul_rn(total, Sizes::Layout::kResultScale));
   }
   cluster_meet();  // Shared memory must outlive its readers.
 }
 
-template <class Layout>
-__device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layout>& shared,
+template <class Sizes>
+__device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Sizes>& shared,
                                         const BlockWork& work, const WideGrid& grid) {
-  constexpr int kAccumulators = Wide<Layout>::kAccumulators;
+  constexpr int kAccumulators = Sizes::kAccumulators;
   float even[kAccumulators], odd[kAccumulators];
-  Consumer<Layout> consumer(shared, grid.share);
+  wait_for_previous_kernel();
+  Consumer<Sizes> consumer(shared, grid.share);
   for (int pair = work.first_pair; pair < work.last_pair; ++pair) {
     const int begin = work.begin(p, 2 * pair), border = work.begin(p, 2 * pair + 1),
               end = work.begin(p, 2 * pair + 2);
     // Here, where no products are in flight: the compiler would wait for them before it wrote to
     // accumulators.
-    if (!WideSum<Layout>::kStartsFromZero || border == end) {  // An empty segment is +0.
+    if (!WideSum<Sizes>::kStartsFromZero || border == end) {  // An empty segment is +0.
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) even[i] = odd[i] = 0.0f;
     }
@@ -565,20 +596,21 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Layo
   }
   __syncwarp();
   if (grid.split > 1) return store_shared(p, shared, work, even, grid.split);
-  store_tile<Layout>(p, work, even);
+  store_tile<Sizes>(p, work, even);
   if (grid.share > 1) cluster_meet();  // Nobody arrives at the barriers of a block that is gone.
 }
 
-template <class Layout>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class Sizes>
+__global__ void __launch_bounds__(kThreads, Sizes::kBlocks)
     linear_wide_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ CUtensorMap x_map,
                        const __grid_constant__ WideGrid grid) {
   extern __shared__ std::byte shared_bytes[];
-  const Shared<Layout> shared(shared_bytes);
+  const Shared<Sizes> shared(shared_bytes);
+  launch_dependents();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Wide<Layout>::kStages; ++i) {
+    for (int i = 0; i < Sizes::kStages; ++i) {
       mbarrier_init(shared.full + 8 * i, 1);
-      mbarrier_init(shared.empty + 8 * i, Wide<Layout>::kReaders * grid.share);
+      mbarrier_init(shared.empty + 8 * i, Sizes::kReaders * grid.share);
       mbarrier_init(shared.summed + 8 * i, kSummers);
     }
     fence_mbarrier_init();
@@ -588,16 +620,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     cluster_arrive();
     cluster_wait();
   }
-  const BlockWork work = block_work<Layout>(p, grid);
+  const BlockWork work = block_work<Sizes>(p, grid);
   if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Wide<Layout>::kProducerRegisters));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Sizes::kProducerRegisters));
     const int warp = static_cast<int>(threadIdx.x - kConsumers) / 32;
     if (warp == 0) produce(p, shared, &x_map, work, grid.share);
-    if constexpr (Layout::kKeepsIntegers) {
+    if constexpr (Sizes::Layout::kKeepsIntegers) {
       if (warp >= 1 && warp <= kSummers) sum_x(p, shared, work, grid.share, warp - 1);
     }
+    if (warp > 0) wait_for_previous_kernel();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Wide<Layout>::kConsumerRegisters));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Sizes::kConsumerRegisters));
     consume(p, shared, work, grid);
   }
 }
@@ -623,13 +656,14 @@ CUtensorMap make_x_map(const LinearLaunch& p, int box_rows) {
 }
 
 /// How many blocks share a tile: what takes least, where a tile takes 1 and part of a wave counts as one.
-/// Sharing costs the exchange of sums, and clusters of four leave a few multiprocessors idle.
-inline int wide_split(int tiles, int chunks) {
+/// Sharing costs the exchange of sums, and clusters of four leave a few multiprocessors idle. `blocks`: that
+/// a multiprocessor takes.
+inline int wide_split(int tiles, int chunks, int blocks) {
   const int multiprocessors = num_multiprocessors();
   int best = 1;
   double best_time = 0;
   for (int split : {1, 2, 4}) {
-    const int slots = std::max(1, (split == 4 ? multiprocessors - 4 : multiprocessors) / split);
+    const int slots = std::max(1, (split == 4 ? multiprocessors - 4 : multiprocessors) * blocks / split);
     const int waves = (tiles + slots - 1) / slots;
     const double exchange = split == 1 ? 0.0 : 6.0;  // In chunks.
     const double time = waves * (static_cast<double>(chunks) / split + exchange);
@@ -638,32 +672,44 @@ inline int wide_split(int tiles, int chunks) {
   return best;
 }
 
-template <class Layout>
-void launch_wide(CUstream_st* stream, const LinearLaunch& p) {
-  using Sizes = Wide<Layout>;
+template <class Sizes>
+void launch_tiles(CUstream_st* stream, const LinearLaunch& p) {
   int tiles_m = 0;
   for (int i = 0; i < p.num_calls; ++i) tiles_m += (p.calls[i].out_size + kTileM - 1) / kTileM;
   const int tiles_n = (p.num_rows + Sizes::kTileN - 1) / Sizes::kTileN;
   WideGrid grid{.tiles_m = tiles_m, .tiles_n = tiles_n, .split = p.tuning.wide_split, .share = 1};
-  if (grid.split == 0) grid.split = wide_split(tiles_m * tiles_n, p.chunks);
+  if (grid.split == 0) grid.split = wide_split(tiles_m * tiles_n, p.chunks, Sizes::kBlocks);
   if (grid.split == 1 && p.tuning.wide_share == 2) grid.share = 2;
   grid.tiles_m = (tiles_m + grid.share - 1) / grid.share;
-  auto* kernel = linear_wide_kernel<Layout>;
+  auto* kernel = linear_wide_kernel<Sizes>;
   static const cudaError_t once =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
   static_cast<void>(once);  // A fault shows at the launch.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(grid.cluster());
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(grid.cluster());
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(grid.tiles_m * grid.tiles_n * grid.cluster());
   config.blockDim = kThreads;
   config.dynamicSmemBytes = Sizes::kSharedBytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   cudaLaunchKernelEx(&config, kernel, p, make_x_map(p, Sizes::kTileN / grid.share), grid);
+}
+
+template <class Layout>
+void launch_wide(CUstream_st* stream, const LinearLaunch& p) {
+  if constexpr (has_few_row_tiles(Layout::kLayout)) {
+    using Tile = LinearTuning::Tile;
+    const Tile tile = p.tuning.wide_tile;
+    if (tile == Tile::kFew || (tile == Tile::kAuto && p.num_rows <= kMaxFewRows))
+      return launch_tiles<Wide<Layout, kFewTileRows>>(stream, p);
+  }
+  launch_tiles<Wide<Layout, kManyTileRows<Layout>>>(stream, p);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // The update needs nothing of the sums, so those over lanes run under the arithmetic of the next row.
 #include <cuda_runtime.h>
 
+#include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/recurrence.cuh"
 
 namespace tensorfold::cuda {
@@ -191,15 +192,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   __shared__ uint64_t barriers[4];
   const RecurrenceBlock<Shape> block(p);
   const RowRing<Shape> ring = make_ring<Shape>(reinterpret_cast<float*>(shared), barriers);
-  if (block.sequence.num_rows == 0) return;
+  launch_dependents();
+  if (block.sequence.num_rows == 0) return wait_for_previous_kernel();
   if (threadIdx.x >= 32 * Shape::kComputeWarps) {
+    wait_for_previous_kernel();
     prepare_rows<Shape>(p, block, ring, [&](const PreparingWarp<Shape>& warp, int stage, float* rows) {
       prepare_mamba_rows<Shape>(p, block, ring, warp, stage, rows);
     });
     return;
   }
   MambaCompute<Shape> compute(p, block, ring);
-  compute.tile.load(p, block);
+  compute.tile.load(p, block);  // What an earlier pass left, which has ended.
+  wait_for_previous_kernel();
   const int stored = block.sequence.num_stored, num_rows = block.sequence.num_rows;
   if constexpr (Shape::kIsOneRow) {
     compute.run_one();
@@ -216,7 +220,7 @@ void launch(CUstream_st* stream, const RecurrenceLaunch& p) {
   auto* kernel = mamba2_kernel<Shape>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   const int blocks = p.num_key_heads * ((p.run_columns + Shape::kColumns - 1) / Shape::kColumns);
-  kernel<<<dim3(blocks, p.num_sequences), Shape::kThreads, Shape::kSharedBytes, stream>>>(p);
+  launch_kernel(kernel, dim3(blocks, p.num_sequences), dim3(Shape::kThreads), Shape::kSharedBytes, stream, p);
 }
 
 }  // namespace

@@ -12,29 +12,35 @@
 namespace tensorfold::cuda {
 namespace {
 
-/// A way to compute a product.
+using enum LinearTuning::Tile;
+
+/// A way to compute a product. Layouts without tiles of few rows take kFew as kMany.
 struct Way {
   LinearKernel kernel;
-  uint8_t wide_split = 0, wide_share = 1;
+  LinearTuning tuning = {};
 
   std::string name() const {
     if (kernel == LinearKernel::kDecode) return "decode";
-    return "wide/" + std::to_string(wide_split) + "x" + std::to_string(wide_share);
+    return std::string(tuning.wide_tile == kFew ? "few/" : "wide/") + std::to_string(tuning.wide_split) +
+           "x" + std::to_string(tuning.wide_share);
   }
   void launch(CUstream_st* stream, View x, std::span<const LinearCall> calls) const {
     for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
-      launch.tuning.wide_split = wide_split;
-      launch.tuning.wide_share = wide_share;
+      launch.tuning = tuning;
       launch_linear(stream, launch);
     }
   }
 };
 constexpr Way kDecode{LinearKernel::kDecode};
 constexpr Way kWays[] = {kDecode,
-                         {LinearKernel::kWide, 1},
-                         {LinearKernel::kWide, 1, 2},
-                         {LinearKernel::kWide, 2},
-                         {LinearKernel::kWide, 4}};
+                         {LinearKernel::kWide, {1, 1, kMany}},
+                         {LinearKernel::kWide, {1, 2, kMany}},
+                         {LinearKernel::kWide, {2, 1, kMany}},
+                         {LinearKernel::kWide, {4, 1, kMany}},
+                         {LinearKernel::kWide, {1, 1, kFew}},
+                         {LinearKernel::kWide, {1, 2, kFew}},
+                         {LinearKernel::kWide, {2, 1, kFew}},
+                         {LinearKernel::kWide, {4, 1, kFew}}};
 
 class CudaLinearTest : public testing::Test {
  protected:
@@ -197,7 +203,7 @@ TEST_F(CudaLinearTest, ARowsBitsDependOnNeitherRowsNorKernel) {
     ASSERT_TRUE(alone_out.guards_intact());
     const std::vector<float> alone = alone_out.download();
     for (const Way& way : kWays) {
-      for (int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
+      for (int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300}) {
         const int64_t first = (rows * 7) % (kRows - rows + 1);
         const std::vector<float> got = run(m, x.rows(first, rows), way);
         if (std::memcmp(got.data(), alone.data() + first * spec.out, got.size() * sizeof(float)) == 0)

@@ -159,7 +159,7 @@ __device__ __forceinline__ void stage_queries(const AttentionLaunch& p, const At
     uint4 v = {0, 0, 0, 0};
     if (index < count && piece * 8 < p.head_dim) {
       const int64_t at = (s.first_row + index / group) * p.q_stride + (kv_head * group + index % group) * p.head_dim;
-      v = __ldg(reinterpret_cast<const uint4*>(p.q + (at + piece * 8) * 2));
+      v = *reinterpret_cast<const uint4*>(p.q + (at + piece * 8) * 2);
     }
     *reinterpret_cast<uint4*>(to + piece / 8 * kRows * 128 + r * 128 + ((piece % 8) ^ (r % 8)) * 16) = v;
   }

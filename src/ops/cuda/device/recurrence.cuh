@@ -205,8 +205,7 @@ struct PreparingWarp {
     for (int r = 0; r < kRows; ++r) {
       const float* from = row_of(rows, r) + key_at;
 #pragma unroll
-      for (int i = 0; i < Shape::kPieces; ++i)
-        x[r][i] = lane + 32 * i < key_dim ? __ldg(from + 32 * i) : -0.0f;
+      for (int i = 0; i < Shape::kPieces; ++i) x[r][i] = lane + 32 * i < key_dim ? from[32 * i] : -0.0f;
     }
   }
   __device__ __forceinline__ void store_keys(float* row, const float (&x)[Shape::kPieces]) const {
@@ -219,8 +218,7 @@ struct PreparingWarp {
     for (int r = 0; r < kRows; ++r) {
       const float* from = row_of(rows, r) + value_at;
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i)
-        x[r][i] = lane + 32 * i < num_columns ? __ldg(from + 32 * i) : 0.0f;
+      for (int i = 0; i < kLaneColumns; ++i) x[r][i] = lane + 32 * i < num_columns ? from[32 * i] : 0.0f;
     }
   }
   /// body(row of the pass, value head, gates of both): each row and head by one lane.
