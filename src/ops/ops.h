@@ -487,11 +487,6 @@ struct CudaOptions {
   enum class Kernels : uint8_t { kByRows, kFewRows, kManyRows };
   Kernels kernels = Kernels::kByRows;
   bool use_graphs = true;  ///< Passes of few rows are replayed as CUDA graphs.
-  /// Products of few rows that follow one another, with the norms and activations between them, run as one
-  /// kernel whose blocks wait for each other. The bits are the same. One backend of a process on a device
-  /// does so, any others as if this were off; and no other process may do so on the device at the same time
-  /// where kernels of several run side by side (MPS). Off: not measured yet.
-  bool chain_products = false;
 };
 
 /// The cuda backend. kUnsupported where the build has none or the device is not of compute capability 9.0,

@@ -281,8 +281,6 @@ std::vector<Variation> cuda_variations(const std::string& device) {
     return variations.back().load.cuda;
   };
   add("no graphs", Company::kAlone).use_graphs = false;
-  add("products in chains", Company::kAlone).chain_products = true;
-  add("products in chains, together", Company::kTogether).chain_products = true;
   add("kernels for few rows", Company::kTogether).kernels = CudaOptions::Kernels::kFewRows;
   add("kernels for many rows", Company::kAlone).kernels = CudaOptions::Kernels::kManyRows;
   add("kernels for many rows, together", Company::kTogether).kernels = CudaOptions::Kernels::kManyRows;

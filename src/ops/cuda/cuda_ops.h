@@ -1,15 +1,13 @@
-// The cuda backend: every op becomes launches of the pass (launch_list.h), which run when the pass ends or a token is
-// asked for, as a CUDA graph where a pass of that shape was seen before. What each op computes: the other files of this
-// folder; whether kernels agree: engine/self_check.h.
+// The cuda backend: every op becomes launches of the pass (launch_list.h), which run when the pass ends or a
+// token is asked for, as a CUDA graph where a pass of that shape was seen before. What each op computes: the
+// other files of this folder; whether kernels agree: engine/self_check.h.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "ops/cuda/attention.h"
-#include "ops/cuda/chain_recorder.h"
 #include "ops/cuda/launch_list.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/pass_graphs.h"
@@ -19,7 +17,8 @@
 
 namespace tensorfold::cuda {
 
-/// One thread at a time calls the ops; packing is thread-safe. What ops.h calls host memory is read when the op is called.
+/// One thread at a time calls the ops; packing is thread-safe. What ops.h calls host memory is read when the
+/// op is called.
 class CudaOps final : public Ops {
  public:
   static Result<std::unique_ptr<CudaOps>> create(const CudaOptions& options);
@@ -67,19 +66,12 @@ class CudaOps final : public Ops {
 
  private:
   explicit CudaOps(const CudaOptions& options) : options_(options) {}
-  /// `bytes` of device memory that nothing else uses until the next op that asks; null, and a fault, without memory.
+  /// `bytes` of device memory that nothing else uses until the next op that asks; null, and a fault, without
+  /// memory.
   std::byte* scratch(int64_t bytes);
   /// Makes room for so many words at drawn_; false, and a fault, without memory.
   bool reserve_drawn(size_t num_words);
   void fail(Status status);
-  /// Lets products that follow one another become chains, if no one else on the device does.
-  Status start_chains();
-  /// Adds a launch behind everything recorded so far.
-  template <auto kLaunch, class Launch>
-  void record(const Launch& launch) {
-    if (chains_) chains_->flush();
-    launches_.add<kLaunch>(launch);
-  }
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();
@@ -90,9 +82,6 @@ class CudaOps final : public Ops {
   Stream stream_ = nullptr;
   PassGraphs graphs_;
   LaunchList launches_;
-  std::optional<ChainPermit> chain_permit_;
-  Buffer chain_barrier_;
-  std::optional<ChainRecorder> chains_;  ///< Before launches_, if products are chained.
   PassInputs inputs_;
 
   // Of the pass being recorded.
@@ -100,7 +89,7 @@ class CudaOps final : public Ops {
   int64_t num_rows_ = 0;
   AttentionRows attention_rows_;
   RecurrentRows recurrent_rows_;
-  std::span<const int32_t> positions_;          ///< On the host, to know them again.
+  std::span<const int32_t> positions_;  ///< On the host, to know them again.
   const int32_t* device_positions_ = nullptr;
   std::vector<AttentionSequence> sequences_;
   std::vector<int32_t> page_tables_;
@@ -108,7 +97,7 @@ class CudaOps final : public Ops {
 
   Buffer scratch_;
   std::vector<Buffer> outgrown_;  ///< Scratch that launches of this pass still use.
-  int32_t* drawn_ = nullptr;  ///< Pinned host memory, in which the device writes what is drawn.
+  int32_t* drawn_ = nullptr;      ///< Pinned host memory, in which the device writes what is drawn.
   size_t drawn_capacity_ = 0;
 };
 
