@@ -20,7 +20,7 @@ for model in "${models[@]}"; do
   if [ "$model" = Qwen3.8-27B ]; then
     bench decode --prompt-tokens 128,32768 --tokens 32 --samples 5
     bench prefill --prompt-tokens 8192 --samples 3
-    bench batch --streams 1,32 --prompt-tokens 1024 --tokens 64 --samples 2
+    bench batch --streams 1,32 --prompt-tokens 1024 --tokens 256 --samples 2
   else
     bench decode --prompt-tokens 128 --tokens 32 --samples 5
   fi

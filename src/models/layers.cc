@@ -134,8 +134,9 @@ MoeScratch::MoeScratch(Arena& arena, const MoeShape& shape, DType activation_dty
       shared(arena, shape.shared_intermediate_size, activation_dtype, num_rows) {}
 
 void SparseMoe::forward(const BlockPass& pass, const Lease& weights, const MoeScratch& s) const {
-  const LinearCall router[] = {{.out = s.router_logits, .weight = weights[gate]}};
-  pass.ops.linear(pass.x, router);
+  LinearCall gates[2] = {{.out = s.router_logits, .weight = weights[gate]}};
+  if (shared_gate) gates[1] = {.out = s.shared_gate, .weight = weights[shared_gate]};
+  pass.ops.linear(pass.x, std::span(gates, shared_gate ? 2 : 1));
   pass.ops.route({.expert_ids = s.expert_ids,
                   .expert_weights = s.expert_weights,
                   .router_logits = s.router_logits,
@@ -149,13 +150,22 @@ void SparseMoe::forward(const BlockPass& pass, const Lease& weights, const MoeSc
     const LinearCall into[] = {{.out = s.latent, .weight = weights[latent_in]}};
     pass.ops.linear(pass.x, into);
   }
-  pass.ops.experts({.out = latent_in ? s.latent_sum : pass.h,
-                    .x = latent_in ? s.latent : pass.x,
-                    .expert_ids = s.expert_ids,
-                    .expert_weights = s.expert_weights,
-                    .weights = weights[experts],
-                    .activation = activation,
-                    .accumulate = !latent_in});
+  ExpertsCall call = {.out = latent_in ? s.latent_sum : pass.h,
+                      .x = latent_in ? s.latent : pass.x,
+                      .expert_ids = s.expert_ids,
+                      .expert_weights = s.expert_weights,
+                      .weights = weights[experts],
+                      .activation = activation,
+                      .accumulate = !latent_in};
+  if (shared.up_proj && !latent_in && shared.activation == activation) {
+    ExpertsCall with_shared = call;
+    with_shared.shared = {.gate_proj = shared.gate_proj ? weights[shared.gate_proj] : LinearWeight(),
+                          .up_proj = weights[shared.up_proj],
+                          .down_proj = weights[shared.down_proj],
+                          .gate = shared_gate ? s.shared_gate : View()};
+    if (pass.ops.takes_shared_expert(with_shared)) return pass.ops.experts(with_shared);
+  }
+  pass.ops.experts(call);
   if (latent_out) {
     const LinearCall out_of[] = {{.out = pass.h, .weight = weights[latent_out], .accumulate = true}};
     pass.ops.linear(s.latent_sum, out_of);
@@ -163,8 +173,6 @@ void SparseMoe::forward(const BlockPass& pass, const Lease& weights, const MoeSc
   if (!shared.up_proj) return;
   if (!shared_gate) return shared.forward(pass, weights, s.shared);
   shared.forward_to(s.shared_out, pass, weights, s.shared);
-  const LinearCall gate_call[] = {{.out = s.shared_gate, .weight = weights[shared_gate]}};
-  pass.ops.linear(pass.x, gate_call);
   pass.ops.add_gated(pass.h, s.shared_out, s.shared_gate);
 }
 

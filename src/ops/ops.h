@@ -263,6 +263,13 @@ struct MlpActivation {
   friend bool operator==(const MlpActivation&, const MlpActivation&) = default;
 };
 
+/// An expert that every row has beside those chosen for it.
+struct SharedExpert {
+  LinearWeight gate_proj, up_proj;  ///< [I, E]; gate_proj.data null where the activation has no gate.
+  LinearWeight down_proj;           ///< [E, I]
+  View gate;                        ///< [T, 1] f32: the output is scaled by the sigmoid of this; or empty.
+};
+
 /// experts(): see there.
 struct ExpertsCall {
   View out;               ///< [T, E] f32, or the activation dtype where it does not accumulate; a latent
@@ -273,6 +280,7 @@ struct ExpertsCall {
   ExpertsWeight weights;  ///< gate_proj is empty where the activation has no gate.
   MlpActivation activation = {};
   bool accumulate = true;  ///< Adds to `out`: the residual stream.
+  SharedExpert shared = {};  ///< Added last, as add_gated() or linear() would; only if takes_shared_expert().
 };
 
 /// How one row's token is drawn (arithmetic.md, "Sampling"). Neutral values: top_k 0, top_p 1, min_p 0.
@@ -437,6 +445,13 @@ class Ops : public WeightPacker {
   /// expert_ids[t,j]: y from +0 by y = fma(weight, down, y), then out + y (or y alone). The matrices may have
   /// biases. Rows are grouped by expert; the grouping changes no bit.
   virtual void experts(const ExpertsCall& call) = 0;
+
+  /// Whether experts() of this backend takes call.shared with such a call. Where it does not, mlp_activation(),
+  /// linear() and add_gated() behind it are the same: the bits are equal.
+  virtual bool takes_shared_expert(const ExpertsCall& call) const {
+    (void)call;
+    return false;
+  }
 
   /// out[i] = x[rows[i]]; out [R, n] and x [T, n] of one dtype, or out bf16 and x f32 (rounded), row strides
   /// free; rows host.

@@ -35,6 +35,18 @@ int64_t bucket(int64_t n, int64_t least) {
   return (n + step - 1) / step * step;
 }
 
+ExpertsKernel experts_kernel(CudaOptions::Kernels kernels) {
+  switch (kernels) {
+    case CudaOptions::Kernels::kByRows:
+      return ExpertsKernel::kAuto;
+    case CudaOptions::Kernels::kFewRows:
+      return ExpertsKernel::kFewRows;
+    case CudaOptions::Kernels::kManyRows:
+      return ExpertsKernel::kManyRows;
+  }
+  return ExpertsKernel::kAuto;
+}
+
 Status to_status(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return {};
   return make_error(StatusCode::kInternal, "{}: {}", what, cudaGetErrorString(error));
@@ -257,11 +269,13 @@ void CudaOps::route(const RouteCall& call) {
 
 void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
-  ExpertsKernel kernel = ExpertsKernel::kAuto;
-  if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = ExpertsKernel::kFewRows;
-  if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = ExpertsKernel::kManyRows;
+  const ExpertsKernel kernel = experts_kernel(options_.kernels);
   std::byte* memory = scratch(experts_scratch_bytes(call, kernel));
   if (memory != nullptr) launches_.add<launch_experts>(experts_launch(call, memory, kernel));
+}
+
+bool CudaOps::takes_shared_expert(const ExpertsCall& call) const {
+  return cuda::takes_shared_expert(call, experts_kernel(options_.kernels));
 }
 
 void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {

@@ -56,6 +56,7 @@ class CudaOps final : public Ops {
   void softcap(View x, float limit) override;
   void route(const RouteCall& call) override;
   void experts(const ExpertsCall& call) override;
+  bool takes_shared_expert(const ExpertsCall& call) const override;
   void gather_rows(View out, View x, std::span<const int32_t> rows) override;
   void sample(std::span<int32_t> tokens, View logits, std::span<const SampleRow> rows,
               std::span<float> probabilities) override;

@@ -81,7 +81,7 @@ void choose_tasks(ExpertsLaunch& launch, ExpertsKernel kernel) {
     return bytes <= kMaxOperandBytes;
   };
   const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
-  if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(1, launch.num_choices)) {
+  if (launch.num_rows == 1 && kernel != ExpertsKernel::kManyRows && fits(1, outputs_of_row(launch))) {
     launch.kind = ExpertTasks::kOneRow;
     launch.task_rows = 1;
     return;
@@ -134,6 +134,11 @@ ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kern
   if (!weights.gate_proj.empty()) launch.into_gate = product_of(weights.gate_proj[0].spec);
   launch.into = product_of(weights.up_proj[0].spec);
   launch.out_of = product_of(weights.down_proj[0].spec);
+  const SharedExpert& shared = call.shared;
+  launch.gate.shared = shared.gate_proj.data;
+  launch.up.shared = shared.up_proj.data;
+  launch.down.shared = shared.down_proj.data;
+  launch.shared_gate = shared.gate.data == nullptr ? nullptr : shared.gate.row<const float>(0);
   launch.x = call.x.data;
   launch.x_stride = call.x.row_stride;
   launch.expert_ids = call.expert_ids.row<const int32_t>(0);
@@ -153,12 +158,14 @@ ExpertsLaunch launch_without_scratch(const ExpertsCall& call, ExpertsKernel kern
   launch.product_stride = round_up(launch.into.out, 8);
   launch.down_stride = round_up(launch.out_of.out, 4);
   choose_tasks(launch, kernel);
+  TF_CHECK(!has_shared(launch) || launch.kind == ExpertTasks::kOneRow,
+           "experts on CUDA: an unchecked shared expert");
   return launch;
 }
 
 /// Gives the launch its parts of the scratch, which begins at null to learn its size: the bytes taken.
 int64_t place_scratch(ExpertsLaunch& launch, std::byte* scratch) {
-  const int64_t pairs = int64_t{launch.block_rows} * launch.num_choices;
+  const int64_t pairs = int64_t{launch.block_rows} * outputs_of_row(launch);
   int64_t taken = 0;
   const auto take = [&]<class T>(T*& part, int64_t bytes) {
     part = reinterpret_cast<T*>(scratch == nullptr ? nullptr : scratch + taken);
@@ -191,6 +198,22 @@ Status check_experts(const ExpertsSpec& spec) {
                          kMaxOperandBytes / expert_operand_bytes(1) / 2 * kLinearChunkColumns);
   }
   return {};
+}
+
+bool takes_shared_expert(const ExpertsCall& call, ExpertsKernel kernel) {
+  const ExpertsSpec spec = spec_of(call);
+  const SharedExpert& shared = call.shared;
+  const auto is_like = [](const LinearWeight& w, std::span<const LinearWeight> projection) {
+    if (projection.empty()) return w.data == nullptr;
+    return w.data != nullptr && w.spec == projection[0].spec && w.bias == nullptr &&
+           projection[0].bias == nullptr;
+  };
+  if (call.x.num_rows() != 1 || kernel == ExpertsKernel::kManyRows || !call.accumulate ||
+      spec.num_experts_per_tok >= kMaxExpertChoices || !is_like(shared.gate_proj, call.weights.gate_proj) ||
+      !is_like(shared.up_proj, call.weights.up_proj) || !is_like(shared.down_proj, call.weights.down_proj))
+    return false;
+  return expert_operand_bytes(product_of(spec.down_proj), static_cast<int>(spec.num_experts_per_tok) + 1) <=
+         kMaxOperandBytes;
 }
 
 int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel) {

@@ -28,6 +28,10 @@ enum class ExpertsKernel {
 /// them. The router's part is check_route()'s.
 Status check_experts(const ExpertsSpec& spec);
 
+/// Whether a launch takes call.shared: one row is added to, and the shared expert has the others' shapes and
+/// formats, none of them biases.
+bool takes_shared_expert(const ExpertsCall& call, ExpertsKernel kernel = ExpertsKernel::kAuto);
+
 /// Bytes of scratch memory, aligned to 256, that a launch of experts_launch(call, ...) uses.
 int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel = ExpertsKernel::kAuto);
 

@@ -163,11 +163,12 @@ __global__ void __launch_bounds__(kThreads, Layout::kKeepsIntegers ? 1 : 2)
   const int tile = is_gated ? blockIdx.x * 4 + warp % 4 : blockIdx.x * 8 + warp;
   const int real_tile = min(tile, product.tiles - 1);
   const std::byte* matrix = matrix_of(is_gated && warp >= 4 ? p.up : matrices_of(p, stage), task.expert);
+  TileChunks<Layout> chunks(matrix, real_tile, product.chunks);
   constexpr int kAhead = 2;
   Chunk<Layout> weights[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    if (i < product.chunks) weights[i].load(matrix, real_tile, i, product.chunks, lane);
+    if (i < product.chunks) load_next_chunk(weights[i], chunks, lane);
   }
 
   SegmentTree tree;
@@ -192,8 +193,7 @@ __global__ void __launch_bounds__(kThreads, Layout::kKeepsIntegers ? 1 : 2)
         if (next < product.chunks) rows.load(next, (place + kStages - 1) % kStages, p.x);
         commit_copies();
         multiply_chunk<Layout>(weights[i], chunk, ring + place * kStageBytes, row_tiles, sums);
-        if (chunk + kAhead < product.chunks)
-          weights[i].load(matrix, real_tile, chunk + kAhead, product.chunks, lane);
+        if (chunk + kAhead < product.chunks) load_next_chunk(weights[i], chunks, lane);
         if (++place == kStages) place = 0;
         if (--left == 0) end_segment();
       }

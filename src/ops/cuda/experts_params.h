@@ -36,6 +36,7 @@ struct ExpertMatrices {
   const std::byte* data;
   const float* bias;  ///< Null for none.
   int64_t stride_bytes;
+  const std::byte* shared;  ///< That of the shared expert, or null.
 };
 
 /// A product that all experts share the shape of: [out] = W [out, in].
@@ -47,6 +48,9 @@ struct ExpertProduct {
   int chunks_per_segment;
   LinearLayout layout;
 };
+
+/// The number of the shared expert, which is behind the last choice of a row.
+inline constexpr int kSharedExpertId = -1;
 
 /// `count` pairs of one expert: pairs[first .. first + count) of the sorted ones.
 struct ExpertTask {
@@ -72,6 +76,7 @@ struct ExpertsLaunch {
   const std::byte* x;           ///< [T, E] bf16
   const int32_t* expert_ids;    ///< [T, k]
   const float* expert_weights;  ///< [T, k]
+  const float* shared_gate;     ///< [T]: the shared expert's output is scaled by its sigmoid; or null.
   void* out;                    ///< [T, E]
   int64_t x_stride;             ///< Elements between rows, as the following.
   int64_t ids_stride;
@@ -99,6 +104,12 @@ struct ExpertsLaunch {
   bool accumulate;
   ExpertVariants variants;
 };
+
+/// Outputs that a row is the sum of: its choices, and the shared expert's, which only kOneRow takes.
+TF_CONTRACT_FUNCTION bool has_shared(const ExpertsLaunch& p) { return p.up.shared != nullptr; }
+TF_CONTRACT_FUNCTION int outputs_of_row(const ExpertsLaunch& p) {
+  return p.num_choices + (has_shared(p) ? 1 : 0);
+}
 
 /// Whether one kernel multiplies by gate and up. Where their formats differ, each has a launch of its own.
 inline bool has_fused_gate(const ExpertsLaunch& p) {

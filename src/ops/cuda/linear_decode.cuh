@@ -1,11 +1,11 @@
 // linear() on CUDA for up to 16 rows at a time. Layout and arithmetic: ops/cuda/linear.h.
 //
 // A decode step reads every weight once and does little with it, so the kernel is built around the stream of
-// weights: each warp has a ring in shared memory that the copy engine fills, and the stream runs on over the
-// borders of tiles, so that loads never drain; the first ones are issued before the previous kernel of the
-// stream has ended, since weights depend on nothing. A cluster of blocks shares a tile, each block some of
-// the segments: x, which every tile needs whole, then fits in shared memory, and the unit of work is small
-// enough for all multiprocessors to end together.
+// weights: the warps of a tile, one a segment, share a ring in shared memory that the copy engine fills at a
+// producing warp's request, and the stream runs on over the borders of tiles, so that loads never drain; the
+// first ones are issued before the previous kernel of the stream has ended, since weights depend on nothing.
+// A cluster of blocks may share a tile, each block some of the segments: x, which every tile needs whole,
+// then fits in shared memory, and the unit of work is small enough for all multiprocessors to end together.
 #pragma once
 
 #include "ops/cuda/device/linear_stream.cuh"
@@ -14,90 +14,72 @@
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
 
-/// A launch's tiles.
-struct LaunchProduct {
-  static constexpr bool kActivates = false;
-  const LinearLaunch& p;
+/// The kWarps multiplying warps of the block meet, without the producing one.
+template <int kWarps>
+__device__ __forceinline__ void sync_multiplying_warps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * kWarps) : "memory");
+}
 
-  __device__ __forceinline__ int num_rows() const { return p.num_rows; }
-  __device__ __forceinline__ TilePlace place(int tile) const {
-    const LinearDeviceCall& call = call_of_tile(p, tile);
-    return {call, tile - call.first_tile};
-  }
-  __device__ __forceinline__ Before before(int, const LinearDeviceCall& call) const {
-    return accumulated(call);
-  }
-};
-
-/// A warp's weights on their way: the units of its segment of each of its tiles, in order.
-template <class Layout>
-struct WeightStream {
-  const LinearLaunch& p;
-  const DecodePlan& plan;
-  ChunkRange segment;
-  int tile, stride;  ///< Of the next load, and to the next tile.
-  SegmentLoad<Layout> load = {};
-
-  /// Asks for the next units, if there are any left.
-  __device__ __forceinline__ void load_next(uint32_t stage, uint32_t full) {
-    if (tile >= p.num_tiles) return;
-    if (load.left == 0) {
-      const LinearDeviceCall& call = call_of_tile(p, tile);
-      load.start(call.weights, tile - call.first_tile, p.chunks, segment);
-    }
-    load.ask(stage, full, plan.stage_units);
-    if (load.left == 0) tile += stride;
-  }
-};
-
-/// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every
-/// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
-/// segments tiles at a time, a warp each (tile, segment). Traffic: every weight once per blockIdx.y, x once
-/// per block, from L2.
-template <class Layout, int kRowTiles, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps, 1)
-    linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
-  extern __shared__ __align__(128) std::byte shared[];
-  const WarpPlace at = warp_place<kWarps>(plan);
-  const int first_row = blockIdx.y * plan.rows;
-  const ChunkRange segment =
-      segment_chunks(p.chunks, p.chunks_per_segment, at.rank * plan.segments + at.segment);
-  const int length = segment.count / Layout::kUnitChunks;
-  const int first_tile = at.slot * at.clusters + at.cluster, stride = at.slots * at.clusters;
-
-  Ring ring(plan, shared_address(shared) + at.warp * plan.stages * plan.stage_bytes,
-            shared_address(shared + plan.barriers_offset) + at.warp * plan.stages * 8);
-  WeightStream<Layout> stream{.p = p, .plan = plan, .segment = segment, .tile = first_tile, .stride = stride};
-  auto finisher = make_finisher<Layout, kRowTiles, kWarps>(LaunchProduct{p}, plan, at, shared, first_row);
-  init_barriers(plan, at, ring.first_full, finisher);
-  if (length > 0) {
-    for (int i = 0; i < plan.stages; ++i)
-      stream.load_next(ring.first_stage + i * plan.stage_bytes, ring.first_full + i * 8);
-  }
-  if (plan.cluster > 1) cluster_arrive();
-  launch_dependents();
-  wait_for_previous_kernel();
-
-  const ChunkRange block =
-      segment_chunks(p.chunks, p.chunks_per_segment, at.rank * plan.segments, plan.segments);
-  const int rows = min(plan.rows, p.num_rows - first_row);
-  stage_x({p.x + first_row * p.x_stride * 2, p.x_stride, p.in}, plan, rows, block.begin, block.count,
-          shared + plan.x_offset);
-  __syncthreads();
+/// Stages x, then multiplies the slot's tiles: by the kWarps multiplying warps.
+template <class Layout, int kRowTiles, int kWarps, class Finisher>
+__device__ __forceinline__ void multiply_tiles(const LinearLaunch& p, const DecodePlan& plan,
+                                               const BlockPlace& block, const WarpPlace& at, int first_row,
+                                               std::byte* shared, Finisher& finisher) {
+  const int lane = static_cast<int>(threadIdx.x % 32), rows = min(plan.rows, p.num_rows - first_row);
+  const ChunkRange columns =
+      segment_chunks(p.chunks, p.chunks_per_segment, block.rank * plan.segments, plan.segments);
+  stage_x<kWarps>({p.x + first_row * p.x_stride * 2, p.x_stride, p.in}, plan, rows, columns.begin,
+                  columns.count, shared + plan.x_offset);
+  sync_multiplying_warps<kWarps>();
   if (plan.cluster > 1) cluster_wait();
 
-  const int pair_bytes = x_pair_bytes(plan.rows);
+  const ChunkRange segment =
+      segment_chunks(p.chunks, p.chunks_per_segment, block.rank * plan.segments + at.segment);
+  const int length = segment.count / Layout::kUnitChunks, pair_bytes = x_pair_bytes(plan.rows);
   uint32_t x[kRowTiles];
-  operand_addresses(x, shared_address(shared) + plan.x_offset, segment.begin - block.begin, rows, pair_bytes,
-                    at.lane);
-  for (int tile = first_tile; tile < p.num_tiles; tile += stride) {
+  operand_addresses(x, shared_address(shared) + plan.x_offset, segment.begin - columns.begin, rows,
+                    pair_bytes, lane);
+  RingReader ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes);
+  const int stride = kWarps / plan.segments * block.clusters;
+  for (int tile = at.slot * block.clusters + block.cluster; tile < p.num_tiles; tile += stride) {
     TileSum<Layout> sum[kRowTiles];
-    multiply_segment<Layout, kRowTiles>(ring, stream, plan, plan.stage_units, length, x, pair_bytes, at.lane,
-                                        sum);
+    multiply_segment<Layout, kRowTiles>(ring, plan, length, x, pair_bytes, lane, sum);
     finisher.add(tile, sum);
   }
   finisher.finish_pending();
+}
+
+/// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every
+/// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
+/// segments tiles at a time, a warp each (tile, segment); warp kWarps brings the weights. Traffic: every
+/// weight once per blockIdx.y, x once per block, from L2.
+template <class Layout, int kRowTiles, int kWarps>
+__global__ void __launch_bounds__(32 * (kWarps + 1), 1)
+    linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
+  extern __shared__ __align__(128) std::byte shared[];
+  const int warp = static_cast<int>(threadIdx.x / 32), slots = kWarps / plan.segments;
+  const int first_row = blockIdx.y * plan.rows;
+  const BlockPlace block = block_place(plan);
+  const WarpPlace at = warp_place(plan, warp);
+  auto finisher = make_finisher<Layout, kRowTiles>(p, plan, block.rank, at, slots, shared, first_row);
+  if (warp == kWarps) {
+    init_ring_barriers(plan, slots, shared_address(shared));
+  } else {
+    init_finisher_barriers(plan, finisher);
+  }
+  __syncthreads();
+  if (plan.cluster > 1) cluster_arrive();
+  launch_dependents();
+  if (warp == kWarps) {
+    produce_weights<Layout>(p, plan, block, slots, shared_address(shared));
+    if (plan.cluster > 1) cluster_wait();
+    wait_for_previous_kernel();
+  } else {
+    wait_for_previous_kernel();
+    multiply_tiles<Layout, kRowTiles, kWarps>(p, plan, block, at, first_row, shared, finisher);
+  }
   if (plan.cluster > 1) {  // A block's shared memory must outlive the others' arrivals in it.
+    __syncwarp();
     cluster_arrive();
     cluster_wait();
   }
@@ -114,11 +96,13 @@ DecodePlan choose_plan(const LinearLaunch& p) {
   for (;; rows = (rows + 1) / 2) {
     for (const int target : kStageTargets) {
       for (int cluster = first_cluster; cluster <= 4; cluster *= 2) {
-        const DecodePlan plan = make_decode_plan(
+        DecodePlan plan = make_decode_plan(
             rows, cluster, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes,
             kLinearSegments / cluster * p.chunks_per_segment, kWarps, kRowTiles);
         const bool is_last = rows == 1 && cluster == 4 && target == 576;
-        if (plan.stages >= (is_last ? 1 : stages_wanted(target))) return plan;
+        if (plan.stages < (is_last ? 1 : stages_wanted(target))) continue;
+        plan.tile_stages = (units + plan.stage_units - 1) / plan.stage_units;
+        return plan;
       }
     }
     if (rows == 1) return {};
@@ -136,7 +120,7 @@ void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
   static_cast<void>(once);      // A fault shows at the launch.
   static int resident[5] = {};  // By the cluster's size.
   int& clusters = resident[plan.cluster];
-  if (clusters == 0) clusters = resident_clusters(kernel, plan.cluster, 32 * kWarps);
+  if (clusters == 0) clusters = resident_clusters(kernel, plan.cluster, 32 * (kWarps + 1));
 
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -144,7 +128,7 @@ void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.blockDim = dim3(32 * kWarps);
+  config.blockDim = dim3(32 * (kWarps + 1));
   config.attrs = attributes;
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;

@@ -3,7 +3,7 @@
 // (device/linear_operand.cuh).
 //
 //   matrix = tiles of 16 outputs; the last one is filled up with zeros
-//   tile   = units in increasing column, so that a warp reads one sequential stream
+//   tile   = units, in the order of UnitOrder
 //   unit   = 64 columns (128 with groups of 128; short ones are filled up with zeros): its chunks of 64
 //   columns, then
 //            the scales of its groups, so that any run of columns of a tile is one copy
@@ -88,6 +88,39 @@ struct LinearLayout {
     return (in + unit_columns() - 1) / unit_columns();
   }
   TF_CONTRACT_FUNCTION constexpr int64_t tile_bytes(int64_t in) const { return units(in) * unit_bytes(); }
+};
+
+/// The order of a tile's units. Its columns are eight segments (ops/cuda/linear.h), each multiplied by a warp
+/// of its own. Segments lie in pairs, one pair after the other; of a pair the first unit of both, then the
+/// second of both, and so on: what several warps multiply next is a run of memory. Segments have
+/// `per_segment` units, but for the last one that has any; those behind it have none.
+struct UnitOrder {
+  int units, per_segment;
+
+  TF_CONTRACT_FUNCTION explicit constexpr UnitOrder(int units_)
+      : units(units_), per_segment((units_ + kLinearSegments - 1) / kLinearSegments) {}
+  /// Whether every segment is as long as the others.
+  TF_CONTRACT_FUNCTION constexpr bool is_even() const { return units == kLinearSegments * per_segment; }
+  /// Units of a segment.
+  TF_CONTRACT_FUNCTION constexpr int length(int segment) const {
+    const int left = units - segment * per_segment;
+    return left < 0 ? 0 : left < per_segment ? left : per_segment;
+  }
+  /// Where a segment begins, in units.
+  TF_CONTRACT_FUNCTION constexpr int first(int segment) const {
+    return (segment - segment % 2) * per_segment + segment % 2;
+  }
+  /// How far from there its unit `unit` lies; `odd_length`: units of the second segment of its pair.
+  TF_CONTRACT_FUNCTION static constexpr int offset(int unit, int odd_length) {
+    return unit + (unit < odd_length ? unit : odd_length);
+  }
+  TF_CONTRACT_FUNCTION constexpr int place(int segment, int unit) const {
+    return first(segment) + offset(unit, length(segment - segment % 2 + 1));
+  }
+  /// Of a unit counted in increasing column.
+  TF_CONTRACT_FUNCTION constexpr int place(int unit) const {
+    return place(unit / per_segment, unit % per_segment);
+  }
 };
 
 /// An element's place in its chunk: the lane and register that own it, and which half of the register.
@@ -232,8 +265,10 @@ TF_CONTRACT_FUNCTION float packed_element(const LinearLayout& layout, const std:
                                           int64_t row, int64_t column) {
   const int tile_row = static_cast<int>(row % kLinearTileRows);
   const int unit_column = static_cast<int>(column % layout.unit_columns());
-  const std::byte* unit = packed + row / kLinearTileRows * layout.tile_bytes(in) +
-                          column / layout.unit_columns() * layout.unit_bytes();
+  const UnitOrder order(static_cast<int>(layout.units(in)));
+  const std::byte* unit =
+      packed + row / kLinearTileRows * layout.tile_bytes(in) +
+      int64_t{order.place(static_cast<int>(column / layout.unit_columns()))} * layout.unit_bytes();
   const std::byte* chunk = unit + unit_column / kLinearChunkColumns * layout.chunk_bytes();
   const FragmentPlace place = fragment_place(tile_row, unit_column % kLinearChunkColumns);
   if (layout.group_size == 0) {

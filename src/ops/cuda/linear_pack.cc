@@ -28,7 +28,7 @@ void store_bf16(std::byte* to, float value) {
 class TilePacker {
  public:
   TilePacker(const LinearSpec& spec, const LinearLayout& layout, const LinearSource& source)
-      : spec_(spec), layout_(layout), source_(source) {
+      : spec_(spec), layout_(layout), source_(source), order_(static_cast<int>(layout.units(spec.in))) {
     for (int row = 0; row < kLinearTileRows; ++row) {
       for (int column = 0; column < kLinearChunkColumns; ++column)
         places_[static_cast<size_t>(row * kLinearChunkColumns + column)] = place_of(row, column);
@@ -101,7 +101,8 @@ class TilePacker {
   }
 
   std::byte* unit_of(std::byte* tile, int64_t column) const {
-    return tile + column / layout_.unit_columns() * layout_.unit_bytes();
+    return tile +
+           int64_t{order_.place(static_cast<int>(column / layout_.unit_columns()))} * layout_.unit_bytes();
   }
   std::byte* chunk_of(std::byte* tile, int64_t column) const {
     const int64_t in_unit = column % layout_.unit_columns();
@@ -172,6 +173,7 @@ class TilePacker {
   const LinearSpec& spec_;
   const LinearLayout& layout_;
   const LinearSource& source_;
+  const UnitOrder order_;
   std::array<Place, kLinearTileRows * kLinearChunkColumns> places_;
   std::array<std::array<uint16_t, 16>, 4>
       mxfp4_half_{};  ///< By register and code: its bits in the half word.

@@ -1,4 +1,4 @@
-// How the blocks of linear()'s decode kernel and of linear_chain() divide their work and their shared memory.
+// How the blocks of linear()'s decode kernel divide their work and their shared memory.
 // Plain arithmetic for host and device.
 #pragma once
 
@@ -13,15 +13,16 @@ inline constexpr int kSumBytes = 512;
 
 /// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory.
 struct DecodePlan {
-  int cluster;      ///< Blocks that share a tile.
-  int segments;     ///< Segments of a block: 8 / cluster.
-  int rows;         ///< Rows of x of a block: at most 8 * kRowTiles.
-  int row_shift;    ///< rows rounded up to a power of two.
-  int stages;       ///< Of a warp's ring.
-  int stage_units;  ///< Units (ops/cuda/linear.h) in one stage; of a chain, at most.
-  int stage_bytes;
+  int cluster;         ///< Blocks that share a tile.
+  int segments;        ///< Segments of a block: 8 / cluster.
+  int rows;            ///< Rows of x of a block: at most 8 * kRowTiles.
+  int row_shift;       ///< rows rounded up to a power of two.
+  int stages;          ///< Of a slot's ring.
+  int stage_units;     ///< Units (ops/cuda/linear.h) of a warp in one stage.
+  int stage_bytes;     ///< Of a warp.
+  int tile_stages;     ///< That a tile takes.
   int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
-  int x_offset, sums_offset, incoming_offset, barriers_offset, extra_offset, shared_bytes;
+  int x_offset, sums_offset, incoming_offset, barriers_offset, shared_bytes;
 };
 
 /// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
@@ -36,10 +37,9 @@ constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
 }
 
 /// A plan for `rows` rows a block in clusters of `cluster`, stages of `stage_units` units and x of up to
-/// `block_chunks` chunks a block; stages may be 0: x does not fit. `extra_bytes`, a multiple of 8, are for
-/// the caller.
+/// `block_chunks` chunks a block; stages may be 0: x does not fit.
 inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int unit_bytes, int block_chunks,
-                                   int warps, int row_tiles, int extra_bytes = 0) {
+                                   int warps, int row_tiles) {
   DecodePlan plan{};
   plan.cluster = cluster;
   plan.segments = kLinearSegments / cluster;
@@ -53,9 +53,8 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int u
   const int sums_bytes = slots * (plan.segments - 1) * sums;
   const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
   const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
-  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - slot_barrier_bytes - extra_bytes;
-  // A stage is its bytes and a barrier in each warp's ring. (2.998 stages of 5,120 4-bit columns were once
-  // lost to barriers of stages that did not exist.)
+  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - slot_barrier_bytes;
+  // A stage is its bytes, and the two barriers of a slot are counted as one a warp: a slot has two or more.
   constexpr int kMaxStages = 8;
   const int fitting = left < 0 ? 0 : left / (warps * (plan.stage_bytes + 8));
   plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
@@ -63,8 +62,7 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int u
   plan.sums_offset = plan.x_offset + x_bytes;
   plan.incoming_offset = plan.sums_offset + sums_bytes;
   plan.barriers_offset = plan.incoming_offset + incoming_bytes;
-  plan.extra_offset = plan.barriers_offset + slot_barrier_bytes + warps * plan.stages * 8;
-  plan.shared_bytes = plan.extra_offset + extra_bytes;
+  plan.shared_bytes = plan.barriers_offset + slot_barrier_bytes + warps * plan.stages * 8;
   return plan;
 }
 

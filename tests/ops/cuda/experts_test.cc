@@ -420,6 +420,40 @@ TEST(CudaExpertsLaunchTest, SaysWhatItDoesNotTake) {
   EXPECT_EQ(experts_launch(widest.call, nullptr, ExpertsKernel::kFewRows).task_rows, 1);
 }
 
+TEST(CudaExpertsLaunchTest, TakesASharedExpertLikeTheOthersForOneRow) {
+  const LinearSpec into = affine4(64, 128, 64), out_of = affine4(128, 64, 64);
+  UnreadCall unread(1, 2, 5, into, out_of, 8192);
+  for (auto* list : {&unread.gate, &unread.up, &unread.down}) {
+    for (LinearWeight& weight : *list) weight.bias = nullptr;
+  }
+  const auto matrix = [](const LinearSpec& spec) {
+    return LinearWeight{.spec = spec, .data = UnreadCall::address<std::byte>(1 << 20)};
+  };
+  ExpertsCall& call = unread.call;
+  call.shared = {
+      .gate_proj = matrix(into), .up_proj = matrix(into), .down_proj = matrix(out_of), .gate = View()};
+  EXPECT_TRUE(takes_shared_expert(call));
+  EXPECT_EQ(outputs_of_row(experts_launch(call, nullptr)), 3);
+  EXPECT_FALSE(takes_shared_expert(call, ExpertsKernel::kManyRows));
+  const auto refuses = [&](const auto& change) {
+    const ExpertsCall before = call;
+    change();
+    EXPECT_FALSE(takes_shared_expert(call));
+    call = before;
+  };
+  refuses([&] { call.shared.up_proj = matrix(affine(8, 64, 128, 64)); });
+  refuses([&] { call.shared.down_proj = matrix(affine4(128, 128, 64)); });
+  refuses([&] { call.shared.gate_proj = {}; });
+  refuses([&] { call.shared.up_proj.bias = UnreadCall::address<float>(4096); });
+  refuses([&] { call.accumulate = false; });
+  refuses([&] {
+    call.expert_ids = View(UnreadCall::address<int32_t>(4096), DType::kI32, {1, kMaxExpertChoices});
+  });
+  refuses([&] { call.x = View(UnreadCall::address<bf16>(4096), DType::kBF16, {2, 128}); });
+  unread.down[0].bias = UnreadCall::address<float>(4096);
+  EXPECT_FALSE(takes_shared_expert(call));
+}
+
 TEST(CudaExpertsLaunchTest, ChoosesTasksByTheRowsOfAnExpert) {
   const auto kind = [](int64_t rows, ExpertsKernel kernel) {
     const UnreadCall unread(rows, 8, 256, affine4(512, 2048, 64), affine4(2048, 512, 64), int64_t{1} << 20);
@@ -526,6 +560,53 @@ TEST_F(CudaExpertsTest, EqualsLinearPerExpertAtLargerSizes) {
 }
 
 // More pairs than are taken at a time.
+/// One row with a shared expert beside its choices, scaled by `gate` if there is one.
+void check_shared(const Shape& shape, const MlpActivation& activation, int64_t k, std::optional<float> gate) {
+  const Layer layer(shape, false), others(shape, false);
+  const size_t shared = 1;  // Of `others`: the matrices of this layer's second expert, in another place.
+  const int64_t E = shape.out_of.out;
+  const Inputs inputs(1, k, shape, 5);
+  const std::vector<float> before = random_floats(static_cast<size_t>(E), 6);
+  std::vector<float> expected = expected_output(layer, activation, inputs, &before);
+  std::vector<bf16> x(inputs.x.begin(), inputs.x.begin() + inputs.in);
+  const std::vector<float> of_shared = expert_output(others, activation, shared, x, 1);
+  const View expected_view(expected.data(), DType::kF32, {1, E});
+  const View shared_view(const_cast<float*>(of_shared.data()), DType::kF32, {1, E});
+  float gate_value = gate.value_or(0.0f);
+  if (gate) {
+    ReferenceOps().add_gated(expected_view, shared_view, View(&gate_value, DType::kF32, {1, 1}));
+  } else {
+    for (size_t e = 0; e < expected.size(); ++e) expected[e] += of_shared[e];
+  }
+  const DeviceArray<float> device_gate(std::vector<float>{gate_value});
+  for (const How& how : kHows) {
+    const DeviceArray<float> out(before);
+    ExpertsCall call = inputs.call(layer, activation, View(out.data(), DType::kF32, {1, E}), true);
+    call.shared = {.gate_proj = activation.has_gate() ? others.gate.weights()[shared] : LinearWeight(),
+                   .up_proj = others.up.weights()[shared],
+                   .down_proj = others.down.weights()[shared],
+                   .gate = gate ? View(device_gate.data(), DType::kF32, {1, 1}) : View()};
+    ASSERT_EQ(takes_shared_expert(call, how.kernel), how.kernel != ExpertsKernel::kManyRows);
+    if (how.kernel == ExpertsKernel::kManyRows) continue;
+    run(call, how);
+    EXPECT_TRUE(out.guards_intact());
+    EXPECT_EQ(out.download(), expected) << to_string(shape.into) << ", " << k << " choices, kernel "
+                                        << static_cast<int>(how.kernel) << " in form " << &how - kHows;
+  }
+}
+
+TEST_F(CudaExpertsTest, AddsASharedExpertLast) {
+  for (const Shape& shape : kShapes) {
+    for (const int64_t k : {1, 4}) {
+      check_shared(shape, kActivations[0], k, 0.375f);
+      check_shared(shape, kActivations[0], k, std::nullopt);
+    }
+  }
+  for (const MlpActivation& activation : kActivations) check_shared(kShapes[1], activation, 3, -1.5f);
+  const Shape large{.num_experts = 33, .into = affine4(512, 2048, 64), .out_of = affine4(2048, 512, 64)};
+  for (const int64_t k : {8, 31}) check_shared(large, kActivations[0], k, 0.5f);
+}
+
 TEST_F(CudaExpertsTest, TakesLongPassesInBlocksOfRows) {
   const Layer layer({.num_experts = 8, .into = affine4(64, 64, 64), .out_of = affine4(64, 64, 64)}, false);
   check(layer, {}, 5000, 4, true, 0, 5);

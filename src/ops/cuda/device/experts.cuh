@@ -43,6 +43,7 @@ __device__ __forceinline__ bool are_pairs(const ExpertsLaunch& p) {
 
 /// Task `index`, of no pairs where there are fewer.
 __device__ __forceinline__ ExpertTask task_at(const ExpertsLaunch& p, int index) {
+  if (has_shared(p) && index == p.num_choices) return {kSharedExpertId, index, 1};
   if (are_pairs(p)) {
     const int row = p.kind == ExpertTasks::kOneRow ? 0 : index / p.num_choices;
     return {load_written(p.expert_ids + row * p.ids_stride + index - row * p.num_choices), index, 1};
@@ -63,11 +64,12 @@ __device__ __forceinline__ const __nv_bfloat16* x_of_pair(const ExpertsLaunch& p
                                                           int pair) {
   if (stage == ExpertStage::kDown)
     return reinterpret_cast<const __nv_bfloat16*>(p.product) + pair * p.product_stride;
-  return reinterpret_cast<const __nv_bfloat16*>(p.x) + pair / p.num_choices * p.x_stride;
+  const int row = p.kind == ExpertTasks::kOneRow ? 0 : pair / p.num_choices;
+  return reinterpret_cast<const __nv_bfloat16*>(p.x) + row * p.x_stride;
 }
 
 __device__ __forceinline__ const std::byte* matrix_of(const ExpertMatrices& matrices, int expert) {
-  return matrices.data + expert * matrices.stride_bytes;
+  return expert == kSharedExpertId ? matrices.shared : matrices.data + expert * matrices.stride_bytes;
 }
 
 /// A product's output and its bias.
@@ -112,16 +114,6 @@ __device__ __forceinline__ void finish_output(const ExpertsLaunch& p, ExpertStag
   if (stage == ExpertStage::kGateUp) up = with_bias(p.up, expert, column, up_sum);
   if (stage == ExpertStage::kUp && p.gate_sums != nullptr) gate = load_written(p.gate_sums + at);
   reinterpret_cast<__nv_bfloat16*>(p.product)[at] = __float2bfloat16_rn(activate(p, gate, up));
-}
-
-/// Stores element `at` of the output: the weighted sum of its row's choices, or adds it.
-__device__ __forceinline__ void store_combined(const ExpertsLaunch& p, int64_t at, float sum) {
-  if (p.out_is_bf16) {
-    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(sum);
-  } else {
-    float* out = static_cast<float*>(p.out) + at;
-    *out = p.accumulate ? __fadd_rn(load_written(out), sum) : sum;
-  }
 }
 
 }  // namespace tensorfold::cuda

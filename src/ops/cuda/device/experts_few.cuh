@@ -18,6 +18,7 @@
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/mma.cuh"
 #include "ops/cuda/experts_params.h"
+#include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace experts_few {
@@ -147,14 +148,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int first_tile = is_gated ? blockIdx.x : 2 * blockIdx.x;
   const int tiles[2] = {first_tile, is_gated ? first_tile : min(first_tile + 1, product.tiles - 1)};
   const std::byte* first_matrix = matrix_of(matrices_of(p, stage), task.expert);
-  const std::byte* matrices[2] = {first_matrix, is_gated ? matrix_of(p.up, task.expert) : first_matrix};
+  const SegmentChunks<Layout> chunks[2] = {
+      {first_matrix, tiles[0], product.chunks, warp},
+      {is_gated ? matrix_of(p.up, task.expert) : first_matrix, tiles[1], product.chunks, warp}};
   Chunk<Layout> ring[kAhead][2];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     if (i < segment.length) {
 #pragma unroll
-      for (int s = 0; s < 2; ++s)
-        ring[i][s].load(matrices[s], tiles[s], segment.begin + i, product.chunks, lane);
+      for (int s = 0; s < 2; ++s) load_chunk(ring[i][s], chunks[s], i, lane);
     }
   }
   if (are_pairs(p) && p.variants.prefetch_down && stage != ExpertStage::kGate) prefetch_down(p, task.expert);
@@ -182,8 +184,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         const int next = chunk + i + kAhead;
         if (next < segment.length) {
 #pragma unroll
-          for (int s = 0; s < 2; ++s)
-            ring[i][s].load(matrices[s], tiles[s], segment.begin + next, product.chunks, lane);
+          for (int s = 0; s < 2; ++s) load_chunk(ring[i][s], chunks[s], next, lane);
         }
       }
     }
@@ -224,11 +225,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   // A tile beyond the last one is computed as the last one, and not stored.
   const int tile = blockIdx.x * kLinearSegments + warp, real_tile = min(tile, p.out_of.tiles - 1);
-  const std::byte* matrix = matrix_of(p.down, task.expert);
+  TileChunks<Layout> weights(matrix_of(p.down, task.expert), real_tile, chunks);
   Chunk<Layout> ring[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    if (i < chunks) ring[i].load(matrix, real_tile, i, chunks, lane);
+    if (i < chunks) load_next_chunk(ring[i], weights, lane);
   }
   if (lane < task.count) {
     const int pair = pair_at(p, task, lane);
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
         b_address += 2 * operand_bytes;
         multiply_chunk<Layout>(ring[i], chunk + i, b, sum);
-        if (chunk + i + kAhead < chunks) ring[i].load(matrix, real_tile, chunk + i + kAhead, chunks, lane);
+        if (chunk + i + kAhead < chunks) load_next_chunk(ring[i], weights, lane);
         if (--left == 0) end_segment();
       }
     }
@@ -289,31 +290,44 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Down of one row's choices, and their weighted sum. Grid: x tiles of 16 outputs; a warp a segment of all
-/// choices, one after the other. Traffic: the chosen experts' weights once, the row's products once a block,
-/// from L2.
+/// Down of one row's choices and of the shared expert, and their sum. Grid: x tiles of 16 outputs; a warp a
+/// segment of all choices, one after the other. Traffic: the chosen experts' weights once, the row's products
+/// once a block, from L2.
 template <class Layout>
 __global__ void __launch_bounds__(kThreads, 2)
     experts_one_row_down_kernel(const __grid_constant__ ExpertsLaunch p) {
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ float sums[kLinearSegments][kMaxExpertChoices][kLinearTileRows];
   __shared__ float down[kMaxExpertChoices][kLinearTileRows];
+  __shared__ int experts[kMaxExpertChoices];
+  __shared__ float weights[kMaxExpertChoices];
   constexpr int kAhead = kChunksAhead<Layout>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, choices = p.num_choices;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, choices = outputs_of_row(p);
   const Segment segment = segment_of_warp(p.out_of);
-  const int expert_of_lane = lane < choices ? load_written(p.expert_ids + lane) : 0;
+  const int expert_of_lane = lane < p.num_choices ? load_written(p.expert_ids + lane) : kSharedExpertId;
 
   int next_choice = 0, next_chunk = 0;  // Of the next load.
   const auto load_next = [&](Chunk<Layout>& slot) {
     if (next_choice == choices) return;
     const int expert = __shfl_sync(0xffffffffu, expert_of_lane, next_choice);
-    slot.load(matrix_of(p.down, expert), blockIdx.x, segment.begin + next_chunk, p.out_of.chunks, lane);
+    load_chunk(slot, SegmentChunks<Layout>(matrix_of(p.down, expert), blockIdx.x, p.out_of.chunks, warp),
+               next_chunk, lane);
     if (++next_chunk == segment.length) next_chunk = 0, ++next_choice;
   };
   Chunk<Layout> ring[kAhead];
   if (segment.length > 0) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load_next(ring[i]);
+  }
+  // What the end needs, on its way now: written by kernels that the previous one has waited for.
+  const int column = blockIdx.x * kLinearTileRows + threadIdx.x;
+  const bool has_output = threadIdx.x < kLinearTileRows && column < p.out_of.out;
+  const float before =
+      has_output && p.accumulate ? load_written(static_cast<const float*>(p.out) + column) : 0.0f;
+  const float shared_gate = has_output && p.shared_gate != nullptr ? load_written(p.shared_gate) : 0.0f;
+  if (threadIdx.x < p.num_choices) {
+    experts[lane] = expert_of_lane;
+    weights[lane] = load_written(p.expert_weights + lane);
   }
   launch_dependents();
   wait_for_previous_kernel();
@@ -353,18 +367,27 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for (int i = threadIdx.x; i < choices * kLinearTileRows; i += kThreads) {
     const int j = i / kLinearTileRows, output = i % kLinearTileRows;
-    const int column = blockIdx.x * kLinearTileRows + output;
-    if (column >= p.out_of.out) continue;
+    const int its_column = blockIdx.x * kLinearTileRows + output;
+    if (its_column >= p.out_of.out) continue;
     const float of_choice = add_segments<Layout>(&sums[0][j][output], kMaxExpertChoices * kLinearTileRows);
-    down[j][output] = with_bias(p.down, load_written(p.expert_ids + j), column, of_choice);
+    down[j][output] = j < p.num_choices ? with_bias(p.down, experts[j], its_column, of_choice) : of_choice;
   }
   __syncthreads();
-  const int column = blockIdx.x * kLinearTileRows + threadIdx.x;
-  if (threadIdx.x >= kLinearTileRows || column >= p.out_of.out) return;
+  if (!has_output) return;
   float y = 0.0f;
-  for (int j = 0; j < choices; ++j)
-    y = __fmaf_rn(load_written(p.expert_weights + j), down[j][threadIdx.x], y);
-  store_combined(p, column, y);
+  for (int j = 0; j < p.num_choices; ++j) y = __fmaf_rn(weights[j], down[j][threadIdx.x], y);
+  if (p.out_is_bf16) {
+    static_cast<__nv_bfloat16*>(p.out)[column] = __float2bfloat16_rn(y);
+    return;
+  }
+  if (p.accumulate) y = __fadd_rn(before, y);
+  // As add_gated(), or as linear() where there is no gate.
+  if (has_shared(p)) {
+    const float of_shared = down[p.num_choices][threadIdx.x];
+    y = p.shared_gate != nullptr ? __fmaf_rn(sigmoid_f32(shared_gate), of_shared, y)
+                                 : __fadd_rn(y, of_shared);
+  }
+  static_cast<float*>(p.out)[column] = y;
 }
 
 /// One stage of a block of rows; one row's kDown with the weighted sum.
@@ -374,10 +397,12 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
   if (stage == ExpertStage::kDown && p.kind == ExpertTasks::kOneRow) {
     auto* kernel = experts_one_row_down_kernel<Layout>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-    const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, p.num_choices));
+    const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, outputs_of_row(p)));
     return launch_kernel(kernel, dim3(product.tiles), dim3(kThreads), shared_bytes, stream, p);
   }
-  const int num_tasks = max_expert_tasks(int64_t{p.num_rows} * p.num_choices, p.num_experts, p.task_rows);
+  const int num_tasks = p.kind == ExpertTasks::kOneRow ? outputs_of_row(p)
+                                                       : max_expert_tasks(int64_t{p.num_rows} * p.num_choices,
+                                                                          p.num_experts, p.task_rows);
   const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, p.task_rows));
   if (stage == ExpertStage::kDown && p.variants.narrow_down && product.chunks <= kNarrowChunks) {
     auto* kernel = experts_narrow_down_kernel<Layout>;
@@ -387,7 +412,11 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
   const int blocks = stage == ExpertStage::kGateUp ? product.tiles : (product.tiles + 1) / 2;
   auto* kernel = experts_few_kernel<Layout, 2>;
   if constexpr (kHasDenseBlocks<Layout>) {
-    if (p.variants.dense_blocks || Layout::kFormat == LinearFormat::kMxfp4) kernel = experts_few_kernel<Layout, 3>;
+    // Where two blocks an SM would leave a few over that three take at once.
+    const int all = blocks * num_tasks, multiprocessors = num_multiprocessors();
+    const bool needs_three = all > 2 * multiprocessors && all <= 3 * multiprocessors;
+    if (p.variants.dense_blocks || needs_three || Layout::kFormat == LinearFormat::kMxfp4)
+      kernel = experts_few_kernel<Layout, 3>;
   }
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
   launch_kernel(kernel, dim3(blocks, num_tasks), dim3(kThreads), shared_bytes, stream, p, stage);

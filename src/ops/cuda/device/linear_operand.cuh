@@ -4,10 +4,9 @@
 //
 // Three types to a layout:
 //   Layout   what with_layout() gives: constants;
-//   Chunk    64 columns of a tile's weights in flight, a lane's share; load() asks for them, operand() makes
-//   the A operand
-//            of a step. A step of 16 columns has kParts operands, all multiplied by the same B (f16: two,
-//            f32: three);
+//   Chunk    64 columns of a tile's weights in flight, a lane's share; load_from() asks for them, operand()
+//            makes the A operand of a step. A step of 16 columns has kParts operands, all multiplied by the
+//            same B (f16: two, f32: three);
 //   TileSum  the running sum of one segment of a tile of 16 outputs by 8 rows of x.
 #pragma once
 
@@ -109,13 +108,46 @@ struct LayoutOf {
   __device__ __forceinline__ static constexpr int group_of_step(int step) { return step * kChunkGroups / 4; }
 };
 
-/// What the chunks of all layouts share: where chunk `chunk` of `chunks` of a tile lies in memory.
+/// The chunks of one segment of a tile, where they lie in memory.
 template <class Layout>
-__device__ __forceinline__ GlobalUnit unit_of_chunk(const std::byte* weights, int64_t tile, int chunk,
-                                                    int chunks) {
-  return {weights +
-          (tile * (chunks / Layout::kUnitChunks) + chunk / Layout::kUnitChunks) * Layout::kUnitBytes};
-}
+struct SegmentChunks {
+  const std::byte* first_unit;
+  int odd_length;  ///< UnitOrder::offset().
+
+  /// Of a matrix with rows of `chunks` chunks.
+  __device__ __forceinline__ SegmentChunks(const std::byte* weights, int64_t tile, int chunks, int segment) {
+    const UnitOrder order(chunks / Layout::kUnitChunks);
+    first_unit = weights + (tile * order.units + order.first(segment)) * Layout::kUnitBytes;
+    odd_length = order.length(segment - segment % 2 + 1);
+  }
+  /// The unit of the segment's chunk `chunk`.
+  __device__ __forceinline__ GlobalUnit unit_of(int chunk) const {
+    return {first_unit +
+            int64_t{UnitOrder::offset(chunk / Layout::kUnitChunks, odd_length)} * Layout::kUnitBytes};
+  }
+};
+
+/// The chunks of a tile one after the other, segment by segment.
+template <class Layout>
+struct TileChunks {
+  const std::byte* tile;
+  UnitOrder order;
+  int segment = 0, unit = 0, chunk_in_unit = 0;
+
+  __device__ __forceinline__ TileChunks(const std::byte* weights, int64_t index, int chunks)
+      : tile(weights + index * (chunks / Layout::kUnitChunks) * Layout::kUnitBytes),
+        order(chunks / Layout::kUnitChunks) {}
+  /// Starts from segment `first` on.
+  __device__ __forceinline__ void start_at(int first) { segment = first, unit = chunk_in_unit = 0; }
+  __device__ __forceinline__ const std::byte* unit_bytes() const {
+    return tile + int64_t{order.place(segment, unit)} * Layout::kUnitBytes;
+  }
+  __device__ __forceinline__ void next() {
+    if (++chunk_in_unit < Layout::kUnitChunks) return;
+    chunk_in_unit = 0;
+    if (++unit == order.per_segment) unit = 0, ++segment;
+  }
+};
 
 /// The words of a chunk's integers, a lane's share (linear_layout.h, "Integers").
 template <int kBits>
@@ -220,10 +252,6 @@ struct Chunk<LayoutOf<LinearFormat::kAffine, kBits, kGroupSize, kScaleType>> {
     for (int g = 0; g < Layout::kChunkGroups; ++g)
       scales[g].load(unit, Layout::kUnitWeightBytes + g * Layout::kLayout.group_bytes(), lane);
   }
-  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
-                                       int lane) {
-    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), chunk % Layout::kUnitChunks, lane);
-  }
 
   __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
     if constexpr (Layout::kKeepsIntegers) {
@@ -271,10 +299,6 @@ struct Chunk<LayoutOf<LinearFormat::kMxfp4, 4, 32, ScaleType::kBf16>> {
     codes.load(unit, 0, lane);
     scales = unit.load_4(Layout::kUnitWeightBytes + lane / 4 * 4);
   }
-  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
-                                       int lane) {
-    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
-  }
   __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
     constexpr uint32_t kCode = 0x81c081c0u;
     const uint32_t word = codes.words[step];
@@ -297,10 +321,6 @@ struct Chunk<LayoutOf<LinearFormat::kBf16, 16, 0, ScaleType::kBf16>> {
   __device__ __forceinline__ void load_from(const Unit& unit, int, int lane) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) registers[step] = unit.load_16(step * 512 + lane * 16);
-  }
-  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
-                                       int lane) {
-    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
   }
   __device__ __forceinline__ void operand(int step, int, uint32_t (&a)[4]) const {
     a[0] = registers[step].x, a[1] = registers[step].y, a[2] = registers[step].z, a[3] = registers[step].w;
@@ -325,10 +345,6 @@ struct Chunk<LayoutOf<LinearFormat::kF16, 16, 0, ScaleType::kBf16>> {
 #pragma unroll
     for (int step = 0; step < 4; ++step) registers[step] = unit.load_16(step * 512 + lane * 16);
   }
-  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
-                                       int lane) {
-    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
-  }
   __device__ __forceinline__ void operand(int step, int part, uint32_t (&a)[4]) const {
     const uint32_t words[4] = {registers[step].x, registers[step].y, registers[step].z, registers[step].w};
 #pragma unroll
@@ -350,10 +366,6 @@ struct Chunk<LayoutOf<LinearFormat::kF32, 32, 0, ScaleType::kBf16>> {
 #pragma unroll
     for (int i = 0; i < 8; ++i) registers[i / 2][i % 2] = unit.load_16(i * 512 + lane * 16);
   }
-  __device__ __forceinline__ void load(const std::byte* weights, int64_t tile, int chunk, int chunks,
-                                       int lane) {
-    load_from(unit_of_chunk<Layout>(weights, tile, chunk, chunks), 0, lane);
-  }
   __device__ __forceinline__ void operand(int step, int part, uint32_t (&a)[4]) const {
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
@@ -365,6 +377,19 @@ struct Chunk<LayoutOf<LinearFormat::kF32, 32, 0, ScaleType::kBf16>> {
     }
   }
 };
+
+/// Asks for chunk `chunk` of a segment.
+template <class Layout>
+__device__ __forceinline__ void load_chunk(Chunk<Layout>& to, const SegmentChunks<Layout>& from, int chunk,
+                                           int lane) {
+  to.load_from(from.unit_of(chunk), chunk % Layout::kUnitChunks, lane);
+}
+/// Asks for a tile's next chunk.
+template <class Layout>
+__device__ __forceinline__ void load_next_chunk(Chunk<Layout>& to, TileChunks<Layout>& from, int lane) {
+  to.load_from(GlobalUnit{from.unit_bytes()}, from.chunk_in_unit, lane);
+  from.next();
+}
 
 /// The running sum of one segment of a tile of 16 outputs by 8 rows of x, as mma_m16n8k16 keeps it: acc[i] is
 /// output lane / 4 + 8 * (i / 2), row 2 * (lane % 4) + i % 2. Per step: add() with the step's operands; where

@@ -1,6 +1,5 @@
-// What linear()'s decode kernel and linear_chain() are made of: weights that stream through rings in shared
-// memory, x there in operand order, and how the eight sums of a tile come together. Arithmetic:
-// ops/cuda/linear.h.
+// What linear()'s decode kernel is made of: weights that one warp brings to rings in shared memory, x there
+// in operand order, and how the eight sums of a tile come together. Arithmetic: ops/cuda/linear.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,22 +12,26 @@
 
 namespace tensorfold::cuda {
 
-/// A warp's place: lane, warp of the block, block of the cluster, which of the block's segments is its own,
-/// the slot that it shares with the warps of the other segments, and the cluster.
-struct WarpPlace {
-  int lane, warp, rank, segment, slot, slots, cluster, clusters;
+/// Which blocks this one is among: its cluster of `clusters`, and its rank there.
+struct BlockPlace {
+  int rank, cluster, clusters;
 };
-template <int kWarps>
-__device__ __forceinline__ WarpPlace warp_place(const DecodePlan& plan) {
-  const int warp = threadIdx.x / 32;
-  return {.lane = static_cast<int>(threadIdx.x % 32),
-          .warp = warp,
-          .rank = plan.cluster > 1 ? static_cast<int>(cluster_rank()) : 0,
-          .segment = warp % plan.segments,
-          .slot = warp / plan.segments,
-          .slots = kWarps / plan.segments,
+__device__ __forceinline__ BlockPlace block_place(const DecodePlan& plan) {
+  return {.rank = plan.cluster > 1 ? static_cast<int>(cluster_rank()) : 0,
           .cluster = static_cast<int>(blockIdx.x) / plan.cluster,
           .clusters = static_cast<int>(gridDim.x) / plan.cluster};
+}
+
+/// A multiplying warp's place: the slot that it shares with the warps of the block's other segments, and
+/// which segment is its own. The first segment's warp finishes a slot's tiles. It is another one in each
+/// slot, so that this work is spread over the schedulers of the multiprocessor; the one that the producing
+/// warp is on has least of it.
+struct WarpPlace {
+  int slot, segment;
+};
+__device__ __forceinline__ WarpPlace warp_place(const DecodePlan& plan, int warp) {
+  const int slot = warp / plan.segments;  // segments is a power of two.
+  return {slot, (warp - slot - 1) & (plan.segments - 1)};
 }
 
 /// Chunks of a row: those of segment `index` of 8, or of the `num_segments` from there.
@@ -41,46 +44,69 @@ __device__ __forceinline__ ChunkRange segment_chunks(int chunks, int per_segment
   return {begin, min(begin + num_segments * per_segment, chunks) - begin};
 }
 
-/// A tile's segment of weights on its way, unit by unit. The whole warp keeps count, one lane asks.
+/// A slot's ring: stages of plan.stage_units units for each of the block's segments, which lie in it in
+/// pairs, one unit of both after the other, as in memory (UnitOrder); and for each stage a barrier that says
+/// it is full and one that says it is empty again.
+struct SlotRing {
+  uint32_t stages, full, empty;  ///< Shared addresses of the first ones.
+
+  __device__ __forceinline__ SlotRing(const DecodePlan& plan, uint32_t shared, int slot) {
+    stages = shared + slot * plan.stages * plan.segments * plan.stage_bytes;
+    full = shared + plan.barriers_offset + slot * plan.stages * 16;
+    empty = full + plan.stages * 8;
+  }
+};
+
+/// A place in a ring, and the parity of its turn.
+struct RingTurn {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+/// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for. A
+/// lane has a pair of segments of a slot. Slots take the tiles in turn, so that their rings go round
+/// together.
 template <class Layout>
-struct SegmentLoad {
-  const std::byte* source = nullptr;
-  int left = 0;  ///< Units that are still to be asked for.
-
-  /// The units of the chunks `of` of tile `tile` of a matrix with rows of `chunks` chunks.
-  __device__ __forceinline__ void start(const std::byte* weights, int tile, int chunks, ChunkRange of) {
-    const int64_t units = chunks / Layout::kUnitChunks;
-    source = weights + (tile * units + of.begin / Layout::kUnitChunks) * Layout::kUnitBytes;
-    left = of.count / Layout::kUnitChunks;
-  }
-  /// Asks for the next units, to be found at shared address `stage` once the barrier at `full` completes.
-  __device__ __forceinline__ void ask(uint32_t stage, uint32_t full, int stage_units) {
-    const int units = min(stage_units, left), bytes = units * Layout::kUnitBytes;
-    if (elect_one()) {
-      mbarrier_expect_bytes(full, bytes);
-      bulk_copy(stage, source, bytes, full);
+__device__ __forceinline__ void produce_weights(const LinearLaunch& p, const DecodePlan& plan,
+                                                const BlockPlace& at, int slots, uint32_t shared) {
+  constexpr int kUnitBytes = Layout::kUnitBytes;
+  const UnitOrder order(p.chunks / Layout::kUnitChunks);
+  const int lane = static_cast<int>(threadIdx.x % 32), pairs = plan.segments / 2;
+  const int slot = lane / pairs, segment = lane % pairs * 2;
+  const bool has_pair = slot < slots;
+  const SlotRing ring(plan, shared, slot);
+  const uint32_t stages = ring.stages + segment * plan.stage_bytes;
+  const int even = order.length(at.rank * plan.segments + segment),
+            odd = order.length(at.rank * plan.segments + segment + 1);
+  RingTurn turn;
+  for (int tile = slot * at.clusters + at.cluster; __any_sync(0xffffffffu, has_pair && tile < p.num_tiles);
+       tile += slots * at.clusters) {
+    const bool has_tile = has_pair && tile < p.num_tiles;
+    const std::byte* weights = nullptr;
+    if (has_tile) {
+      const LinearDeviceCall& call = call_of_tile(p, tile);
+      const int64_t units =
+          int64_t{tile - call.first_tile} * order.units + order.first(at.rank * plan.segments + segment);
+      weights = call.weights + units * kUnitBytes;
     }
-    source += bytes;
-    left -= units;
+    for (int unit = 0; unit < order.per_segment; unit += plan.stage_units, turn.next(plan.stages)) {
+      if (!has_tile) continue;
+      const uint32_t full = ring.full + turn.stage * 8;
+      const uint32_t to = stages + turn.stage * plan.segments * plan.stage_bytes;
+      const int end = unit + plan.stage_units, both_end = min(end, odd), alone_end = min(end, even);
+      mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
+      mbarrier_expect_bytes(full, (max(both_end - unit, 0) + max(alone_end - unit, 0)) * kUnitBytes);
+      if (unit < both_end)
+        bulk_copy(to, weights + int64_t{2 * unit} * kUnitBytes, 2 * (both_end - unit) * kUnitBytes, full);
+      for (int u = max(unit, odd); u < alone_end; ++u)
+        bulk_copy(to + 2 * (u - unit) * kUnitBytes, weights + int64_t{u + odd} * kUnitBytes, kUnitBytes,
+                  full);
+    }
   }
-};
-
-/// A warp's ring: where the next stage to be read lies, its barrier, and the barrier's phase.
-struct Ring {
-  uint32_t first_stage, first_full, end_full;
-  uint32_t stage, full, phase = 0;
-
-  __device__ __forceinline__ Ring(const DecodePlan& plan, uint32_t stages, uint32_t barriers)
-      : first_stage(stages),
-        first_full(barriers),
-        end_full(barriers + plan.stages * 8),
-        stage(stages),
-        full(barriers) {}
-  __device__ __forceinline__ void next(int stage_bytes) {
-    stage += stage_bytes, full += 8;
-    if (full == end_full) stage = first_stage, full = first_full, phase ^= 1;
-  }
-};
+}
 
 /// Adds one chunk of weights times its 64 columns of x, which lie at x[r] + offset for the lane's row of row
 /// tile r.
@@ -109,20 +135,39 @@ __device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int
   }
 }
 
-/// sum += a segment of `length` units times x, from the ring; each stage that is free again is given to
-/// `stream`.
-template <class Layout, int kRowTiles, class Stream>
-__device__ __forceinline__ void multiply_segment(Ring& ring, Stream& stream, const DecodePlan& plan,
-                                                 int stage_units, int length, const uint32_t (&x)[kRowTiles],
-                                                 int pair_bytes, int lane,
+/// A multiplying warp's way through its slot's ring.
+struct RingReader {
+  uint32_t first_stage, stage, full, end_full;
+  uint32_t parity = 0;
+
+  /// Of segment `segment` of the block.
+  __device__ __forceinline__ RingReader(const DecodePlan& plan, const SlotRing& ring, int segment,
+                                        int unit_bytes)
+      : first_stage(ring.stages + segment / 2 * 2 * plan.stage_bytes + segment % 2 * unit_bytes),
+        stage(first_stage),
+        full(ring.full),
+        end_full(ring.empty) {}
+  /// By the whole warp, when it has read the stage.
+  __device__ __forceinline__ void release(const DecodePlan& plan) {
+    __syncwarp();
+    if (elect_one()) mbarrier_arrive(full + plan.stages * 8);
+    stage += plan.segments * plan.stage_bytes, full += 8;
+    if (full == end_full) stage = first_stage, full -= plan.stages * 8, parity ^= 1;
+  }
+};
+
+/// sum += a segment of `length` units times x, from the ring.
+template <class Layout, int kRowTiles>
+__device__ __forceinline__ void multiply_segment(RingReader& ring, const DecodePlan& plan, int length,
+                                                 const uint32_t (&x)[kRowTiles], int pair_bytes, int lane,
                                                  TileSum<Layout> (&sum)[kRowTiles]) {
   constexpr int kUnroll = Layout::kKeepsIntegers ? 1 : 2;
   int offset = 0;  // Into x, of the chunk.
-  for (int left = length; left > 0; left -= stage_units) {
-    mbarrier_wait(ring.full, ring.phase);
+  for (int stages = plan.tile_stages; stages > 0; --stages, length -= plan.stage_units) {
+    mbarrier_wait(ring.full, ring.parity);
     uint32_t unit = ring.stage;
 #pragma unroll kUnroll
-    for (int i = min(stage_units, left); i > 0; --i) {
+    for (int i = min(plan.stage_units, length); i > 0; --i) {
 #pragma unroll
       for (int c = 0; c < Layout::kUnitChunks; ++c) {
         Chunk<Layout> chunk;
@@ -130,11 +175,9 @@ __device__ __forceinline__ void multiply_segment(Ring& ring, Stream& stream, con
         multiply_chunk<Layout, kRowTiles>(chunk, c, x, offset, pair_bytes, sum);
         offset += 2 * pair_bytes;
       }
-      unit += Layout::kUnitBytes;
+      unit += 2 * Layout::kUnitBytes;  // Past the other segment's.
     }
-    __syncwarp();
-    stream.load_next(ring.stage, ring.full);
-    ring.next(plan.stage_bytes);
+    ring.release(plan);
   }
 }
 
@@ -155,19 +198,20 @@ struct PlainRows {
   int in;
 };
 
-/// Copies the block's columns of x to shared memory in operand order, zeros for columns from x.in on. A warp
-/// takes 256 columns of a row at a time, a thread 8 of them: half a step. All loads of a thread are under way
-/// before its first store, since each is a trip to L2.
+/// By kWarps warps: copies the block's columns of x to shared memory in operand order, zeros for columns from
+/// x.in on. A warp takes 256 columns of a row at a time, a thread 8 of them: half a step. All loads of a
+/// thread are under way before its first store, since each is a trip to L2.
+template <int kWarps>
 __device__ __forceinline__ void stage_x(const PlainRows& x, const DecodePlan& plan, int rows, int first_chunk,
                                         int num_chunks, std::byte* to) {
   constexpr int kBatch = 4;
-  const int pair_bytes = x_pair_bytes(plan.rows), lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int pair_bytes = x_pair_bytes(plan.rows), lane = threadIdx.x % 32;
   const int tasks = (num_chunks * 8 + 31) / 32 << plan.row_shift;
-  for (int base = threadIdx.x / 32; base < tasks; base += kBatch * warps) {
+  for (int base = threadIdx.x / 32; base < tasks; base += kBatch * kWarps) {
     uint4 v[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int task = base + i * warps, row = task & ((1 << plan.row_shift) - 1);
+      const int task = base + i * kWarps, row = task & ((1 << plan.row_shift) - 1);
       const int column = (first_chunk * 8 + (task >> plan.row_shift) * 32 + lane) * 8;
       v[i] = {0, 0, 0, 0};
       if (task < tasks && row < rows && column < x.in)
@@ -175,7 +219,7 @@ __device__ __forceinline__ void stage_x(const PlainRows& x, const DecodePlan& pl
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int task = base + i * warps, row = task & ((1 << plan.row_shift) - 1);
+      const int task = base + i * kWarps, row = task & ((1 << plan.row_shift) - 1);
       const int piece = (task >> plan.row_shift) * 32 + lane;
       if (task >= tasks || row >= rows || piece >= num_chunks * 8) continue;
       auto* words = reinterpret_cast<uint32_t*>(to + piece / 4 * pair_bytes + row * 64 + piece % 4 * 4);
@@ -212,35 +256,20 @@ __device__ __forceinline__ void add_tree(float (&sum)[kRowTiles][4], const std::
   }
 }
 
-/// A tile of a launch: its matrix, and which of the matrix's tiles it is.
-struct TilePlace {
-  const LinearDeviceCall& call;
-  int tile;
-};
-
-/// What the sums of a tile are finished with: what they are added to, or the gate of their activation.
-/// Elements at the same rows and columns as the outputs; null: nothing.
-struct Before {
-  const float* data;
-  int64_t stride;
-};
 /// In order with the stores and barriers around it.
 __device__ __forceinline__ float load_global(const float* from) {
   float v;
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
   return v;
 }
-__device__ __forceinline__ Before accumulated(const LinearDeviceCall& call) {
-  return {call.accumulate ? static_cast<const float*>(call.out) : nullptr, call.out_stride};
-}
 
 /// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"),
 /// the blocks' sums in the leader of block 0, which then finishes a tile one tile later, so that it seldom
 /// waits for the others. A block alone finishes it at once, and asks for what outputs are added to before it
 /// waits for the sums.
-template <class Layout, int kRowTiles, class Product>
+template <class Layout, int kRowTiles>
 struct Finisher {
-  Product product;
+  const LinearLaunch& p;
   const DecodePlan& plan;
   std::byte* sums;                   ///< [segments - 1][kRowTiles][kSumBytes]
   std::byte* incoming;               ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
@@ -250,7 +279,7 @@ struct Finisher {
   uint32_t sum_phase = 0, exchange_phase = 0;
   int slot = 0;  ///< Of the exchange.
   int pending_tile = -1;
-  /// Alone: what the tile's sums are finished with (Before). In a cluster: the sums of pending_tile.
+  /// Alone: what the tile's sums are added to. In a cluster: the sums of pending_tile.
   float held[kRowTiles][4] = {};
 
   __device__ __forceinline__ void add(int tile, const TileSum<Layout> (&sum)[kRowTiles]) {
@@ -264,17 +293,11 @@ struct Finisher {
       mbarrier_arrive(sums_empty);
       sum_phase ^= 1;
     }
-    if (plan.cluster == 1) return store(tile, acc, [&](int r, int i, int, int) { return held[r][i]; });
+    if (plan.cluster == 1) return store(tile, acc, [&](int r, int i, const float*) { return held[r][i]; });
     if (rank > 0) return send(acc);
     finish_pending();
     pending_tile = tile;
     copy(held, [&](int r, int i) { return acc[r][i]; });
-  }
-
-  /// Between products, when nothing is pending: saves the registers of what was held.
-  __device__ __forceinline__ void forget() {
-    pending_tile = -1;
-    copy(held, [](int, int) { return 0.0f; });
   }
 
   __device__ __forceinline__ void finish_pending() {
@@ -286,7 +309,7 @@ struct Finisher {
     __syncwarp();
     if (lane > 0 && lane < plan.cluster) mbarrier_arrive_remote(cluster_address(&incoming_empty[slot], lane));
     next_slot();
-    store(pending_tile, held);
+    store(pending_tile, held, [&](int, int, const float* to) { return load_global(to); });
   }
 
  private:
@@ -321,62 +344,53 @@ struct Finisher {
       for (int i = 0; i < 4; ++i) to[r][i] = value(r, i);
     }
   }
-  /// visit(r, i, row, column) for each output of the tile that this lane has and that exists.
+  /// visit(r, i, row, column) for each output of a tile that this lane has and that exists.
   template <class Visit>
-  __device__ __forceinline__ void for_each_output(const TilePlace& at, const Visit& visit) const {
+  __device__ __forceinline__ void for_each_output(const LinearDeviceCall& call, int tile,
+                                                  const Visit& visit) const {
+    const int first_column = (tile - call.first_tile) * kLinearTileRows + lane / 4;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = r * 8 + 2 * (lane % 4) + i % 2;
-        const int column = at.tile * kLinearTileRows + lane / 4 + i / 2 * 8;
-        if (row < plan.rows && first_row + row < product.num_rows() && column < at.call.out_size)
+        const int row = r * 8 + 2 * (lane % 4) + i % 2, column = first_column + i / 2 * 8;
+        if (row < plan.rows && first_row + row < p.num_rows && column < call.out_size)
           visit(r, i, first_row + row, column);
       }
     }
   }
-  /// Asks for what the tile's sums will be finished with: the loads are under way when this returns.
+  /// Asks for what the tile's sums will be added to: the loads are under way when this returns.
   __device__ __forceinline__ void load_before(int tile) {
-    const TilePlace at = product.place(tile);
-    const Before before = product.before(tile, at.call);
-    if (before.data == nullptr) return;
-    for_each_output(at, [&](int r, int i, int row, int column) {
-      held[r][i] = load_global(before.data + row * before.stride + column);
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    if (!call.accumulate) return;
+    const float* out = static_cast<const float*>(call.out);
+    for_each_output(call, tile, [&](int r, int i, int row, int column) {
+      held[r][i] = load_global(out + row * call.out_stride + column);
     });
   }
-  /// Of block 0 of a cluster: what sums are finished with is loaded here.
-  __device__ __forceinline__ void store(int tile, const float (&sum)[kRowTiles][4]) const {
-    const Before before = product.before(tile, product.place(tile).call);
-    store(tile, sum, [&](int, int, int row, int column) {
-      return before.data == nullptr ? 0.0f : load_global(before.data + row * before.stride + column);
-    });
-  }
-  template <class Value>
+  /// before(r, i, address): what is there already.
+  template <class Before>
   __device__ __forceinline__ void store(int tile, const float (&sum)[kRowTiles][4],
-                                        const Value& before) const {
-    const TilePlace at = product.place(tile);
-    const auto scaled = [&](int r, int i) { return __fmul_rn(sum[r][i], Layout::kResultScale); };
-    for_each_output(at, [&](int r, int i, int row, int column) {
-      store_output(at.call, row, column, scaled(r, i), at.call.accumulate ? before(r, i, row, column) : 0.0f);
+                                        const Before& before) const {
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    const float* out = static_cast<const float*>(call.out);
+    for_each_output(call, tile, [&](int r, int i, int row, int column) {
+      const float base = call.accumulate ? before(r, i, out + row * call.out_stride + column) : 0.0f;
+      store_output(call, row, column, __fmul_rn(sum[r][i], Layout::kResultScale), base);
     });
-    if constexpr (Product::kActivates) {
-      product.activate(tile, [&](const auto& activate) {
-        for_each_output(at, [&](int r, int i, int row, int column) {
-          activate(row, column, before(r, i, row, column), with_bias(at.call, column, scaled(r, i)));
-        });
-      });
-    }
   }
 };
 
 /// The finisher of a warp, with its places in shared memory.
-template <class Layout, int kRowTiles, int kWarps, class Product>
-__device__ __forceinline__ Finisher<Layout, kRowTiles, Product> make_finisher(
-    Product product, const DecodePlan& plan, const WarpPlace& at, std::byte* shared, int first_row) {
-  // Barriers: [warp][stage] of the rings, then per slot sums full and empty, incoming full and empty.
-  auto* slot_barriers = reinterpret_cast<uint64_t*>(shared + plan.barriers_offset) + kWarps * plan.stages +
+template <class Layout, int kRowTiles>
+__device__ __forceinline__ Finisher<Layout, kRowTiles> make_finisher(const LinearLaunch& p,
+                                                                     const DecodePlan& plan, int rank,
+                                                                     const WarpPlace& at, int slots,
+                                                                     std::byte* shared, int first_row) {
+  // Barriers: of the rings, then per slot sums full and empty, incoming full and empty.
+  auto* slot_barriers = reinterpret_cast<uint64_t*>(shared + plan.barriers_offset) + slots * plan.stages * 2 +
                         at.slot * (2 + 2 * plan.exchange_depth);
-  return {.product = product,
+  return {.p = p,
           .plan = plan,
           .sums = shared + plan.sums_offset + at.slot * (plan.segments - 1) * kRowTiles * kSumBytes,
           .incoming = shared + plan.incoming_offset +
@@ -386,25 +400,31 @@ __device__ __forceinline__ Finisher<Layout, kRowTiles, Product> make_finisher(
           .incoming_full = slot_barriers + 2,
           .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
           .segment = at.segment,
-          .rank = at.rank,
-          .lane = at.lane,
+          .rank = rank,
+          .lane = static_cast<int>(threadIdx.x % 32),
           .first_row = first_row};
 }
 
-/// Prepares the barriers of a warp's ring and, in a slot's first warp, of its finisher.
-template <class Finisher>
-__device__ __forceinline__ void init_barriers(const DecodePlan& plan, const WarpPlace& at,
-                                              uint32_t ring_barriers, const Finisher& finisher) {
-  if (at.lane == 0) {
-    for (int i = 0; i < plan.stages; ++i) mbarrier_init(ring_barriers + i * 8, 1);
-    if (at.segment == 0) {
-      mbarrier_init(finisher.sums_full, 32 * (plan.segments > 1 ? plan.segments - 1 : 1));
-      mbarrier_init(finisher.sums_empty, 32);
-      for (int i = 0; i < 2 * plan.exchange_depth; ++i) mbarrier_init(&finisher.incoming_full[i], 1);
+/// By the producing warp.
+__device__ __forceinline__ void init_ring_barriers(const DecodePlan& plan, int slots, uint32_t shared) {
+  for (int slot = static_cast<int>(threadIdx.x % 32); slot < slots; slot += 32) {
+    const SlotRing ring(plan, shared, slot);
+    for (int i = 0; i < plan.stages; ++i) {
+      mbarrier_init(ring.full + i * 8, plan.segments / 2);
+      mbarrier_init(ring.empty + i * 8, plan.segments);
     }
-    fence_mbarrier_init();
   }
-  __syncwarp();
+  fence_mbarrier_init();
+}
+
+/// By the first lane of the warp that finishes a slot's tiles.
+template <class Finisher>
+__device__ __forceinline__ void init_finisher_barriers(const DecodePlan& plan, const Finisher& finisher) {
+  if (finisher.segment > 0 || finisher.lane > 0) return;
+  mbarrier_init(finisher.sums_full, 32 * (plan.segments > 1 ? plan.segments - 1 : 1));
+  mbarrier_init(finisher.sums_empty, 32);
+  for (int i = 0; i < 2 * plan.exchange_depth; ++i) mbarrier_init(&finisher.incoming_full[i], 1);
+  fence_mbarrier_init();
 }
 
 }  // namespace tensorfold::cuda

@@ -1,7 +1,10 @@
 // The tensor-core step of arithmetic.md and the bf16x2 instructions around it, one function per instruction.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
+#include <cstring>
 
 namespace tensorfold::cuda {
 
@@ -31,8 +34,12 @@ __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
 
 /// {scale, bias} as loaded to one bf16x2 of each.
 __device__ __forceinline__ void split_scale_bias(uint32_t scale_bias, uint32_t& scale, uint32_t& bias) {
-  scale = __byte_perm(scale_bias, 0, 0x1010);
-  bias = __byte_perm(scale_bias, 0, 0x3232);
+  // As the compiler knows it: an operand of fma_bf16x2() names the half that it takes twice.
+  __nv_bfloat162 pair;
+  memcpy(&pair, &scale_bias, 4);
+  const __nv_bfloat162 scales = __low2bfloat162(pair), biases = __high2bfloat162(pair);
+  memcpy(&scale, &scales, 4);
+  memcpy(&bias, &biases, 4);
 }
 
 /// Four 8x8 matrices of bf16 from shared memory, lane l giving the address of row l % 8 of matrix l / 8;
