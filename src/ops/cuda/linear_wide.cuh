@@ -1,35 +1,30 @@
-// linear() on CUDA for many rows: tiles of 128 outputs by 128 rows of x (64
-// where a sum needs more registers; 32 where there are few rows), wgmma with
-// the weights in registers.
+// linear() on CUDA for many rows: tiles of 128 outputs by 128 rows of x (64 where a sum needs more
+// registers; 32 where there are few rows), wgmma with the weights in registers.
 //
-// A block is one producing warp, which lets the copy engine fill a ring of x
-// and packed weights, 64 columns a stage, and two warpgroups of 64 outputs
-// each, which turn their weights into A operands and multiply. A step is the
-// same 16 columns as in the decode kernel, the segments and their tree are the
-// same, so the bits are too.
+// A block is one producing warp, which lets the copy engine fill a ring of x and packed weights, 64 or
+// 128 columns a stage, and two warpgroups of 64 outputs each, which turn their weights into A operands and
+// multiply. A step is the same 16 columns as in the decode kernel, the segments and their tree are the same,
+// so the bits are too.
 //
-// Weights come through the ring because they come from memory, not from L2: the
-// twelve blocks that share them run abreast, and two chunks ahead in registers
-// are too few for that latency.
+// Weights come through the ring because they come from memory, not from L2: the twelve blocks that share them
+// run abreast, and two chunks ahead in registers are too few for that latency.
 //
-// Segments go in pairs, each with an accumulator of its own (64 fp32 a thread each), so that the second's
-// products follow the first's at once and the tree is touched four times, not eight. s0+s1 -> (s0..s3) and
-// s4+s5 are parked in shared memory, where each thread rereads its own words: 2 slots x 64 KB. Where there
+// Segments go in pairs, each with an accumulator of its own (64 fp32 a thread for 128 rows), so that the
+// second's products follow the first's at once and the tree is touched four times, not eight. s0+s1 ->
+// (s0..s3) and s4+s5 are parked in shared memory, where each thread rereads its own words: 2 slots x 64 KB
+// for 128 rows. Where there
 // are few rows, a pair's chunks are multiplied in turn, as they lie in memory (UnitOrder), and a stage of the
 // ring takes one of both: copies of less than 1 KB take the copy engine longer than their bytes do.
 //
-// Two blocks of a cluster may share x: each brings half of its rows to both
-// (WideGrid::share). So a stage costs L2 8 KB less of the 20 (4-bit) that a
-// block reads in the 512 cycles that its products take.
+// Two blocks of a cluster may share x: each brings half of its rows to both (WideGrid::share). So a stage
+// costs L2 8 KB less of the 20 (4-bit) that a block reads in the 512 cycles that its products take.
 //
-// Where there are few tiles, the blocks of a cluster share one: 2 or 4 blocks
-// with 2 pairs or 1 each. They leave their sums in shared memory, and each adds
-// and stores its part of the outputs.
+// Where there are few tiles, the blocks of a cluster share one: 2 or 4 blocks with 2 pairs or 1 each. They
+// leave their sums in shared memory, and each adds and stores its part of the outputs.
 //
-// Where integers are kept, a group's sum of x*q is one more tile: hence 64
-// rows. Its sum of x, a product with ones, is the same for all outputs: two
-// warps beside the producer compute it once a block, 16 equal rows at a time,
-// and leave it in shared memory.
+// Where integers are kept, a group's sum of x*q is one more tile: hence 64 rows. Its sum of x, a product with
+// ones, is the same for all outputs: two warps beside the producer compute it once a block, 16 equal rows at
+// a time, and leave it in shared memory.
 #pragma once
 
 #include <cuda.h>
@@ -37,327 +32,11 @@
 
 #include <algorithm>
 
-#include "ops/cuda/device/linear_operand.cuh"
-#include "ops/cuda/device/wgmma.cuh"
-#include "ops/cuda/linear_params.h"
+#include "ops/cuda/device/linear_wide_stream.cuh"
 #include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
-
-constexpr int kTileM = 128;  ///< Outputs.
-constexpr int kBlockTiles = kTileM / kLinearTileRows;
-constexpr int kConsumers = 256;  ///< Threads of the two multiplying warpgroups;
-                                 ///< the producer adds one more.
-constexpr int kThreads = kConsumers + 128;
-constexpr int kPairs = kLinearSegments / 2;
-constexpr int kSummers = 2;  ///< Warps that sum x.
-constexpr int kMaxStages = 6;
-constexpr int kMaxSharedBytes = 227 * 1024;
-
-/// Rows of x of a tile where there are many; and where one tile is all, or a
-/// few.
-template <class Layout>
-constexpr int kManyTileRows = (Layout::kParts == 1 && !Layout::kKeepsIntegers) || Layout::kFormat
-                                                                                      == LinearFormat::kF16
-                                  ? 128
-                                  : 64;
-constexpr int kFewTileRows = 32;
-/// Tiles of few rows are better up to so many rows, though each reads the
-/// weights again, from L2.
-constexpr int kMaxFewRows = 64;
-
-/// A kernel: layout, rows of x of a tile, and what depends on them. "Stage":
-/// what the ring is filled with at a time, one chunk or two that follow one
-/// another (ChunkCursor).
-template <class Layout_, int kTileN_>
-struct Wide {
-  using Layout = Layout_;
-  static constexpr int kTileN = kTileN_;
-  static constexpr bool kIsFew = kTileN == kFewTileRows;
-  static constexpr bool kIsLean = Layout::kParts == 1 && !Layout::kKeepsIntegers;
-  static constexpr int kBlocks = kIsFew ? 2 : 1;  ///< An SM has: few rows leave much to wait for.
-  static constexpr int kAccumulators = 64 * kTileN / 128;
-  static constexpr int kParkedBytes = 2 * kConsumers * kAccumulators * 4;
-  static constexpr int kStageChunks = kIsFew && Layout::kUnitBytes < 1024 ? 2 : 1;
-  /// Units of a tile in a stage, whole ones or, of units of two chunks, a chunk
-  /// and the scales.
-  static constexpr int kStageUnits = kStageChunks > Layout::kUnitChunks ? 2 : 1;
-  static constexpr int kXChunkBytes = kTileN * kLinearChunkColumns * 2;
-  static constexpr int kXBytes = kStageChunks * kXChunkBytes,
-                       kWeightBytes = kBlockTiles * kStageUnits * Layout::kUnitBytes;
-  /// Of x, where integers are kept: [2 groups][kTileN] a stage.
-  static constexpr int kXSumBytes = Layout::kKeepsIntegers ? 2 * kTileN * 4 : 0;
-  static constexpr int kFixedBytes = kParkedBytes + kMaxStages * (kXSumBytes + 3 * 8) + 1024;
-  static constexpr int kBlockBytes = kBlocks == 1 ? kMaxSharedBytes : kMaxSharedBytes / kBlocks - 1024;
-  static constexpr int kStages = std::min(kMaxStages, (kBlockBytes - kFixedBytes) / (kXBytes + kWeightBytes));
-  static constexpr int kSharedBytes = kStages * (kXBytes + kWeightBytes) + kFixedBytes;
-  /// Chunks whose products are in flight, and with them the registers of their
-  /// operands.
-  static constexpr int kInFlight = kIsLean ? 2 : 1;
-  /// Of the block's registers (64 K, or its half), what the producer's warps
-  /// and those that multiply take: the sums of x need more than 40.
-  static constexpr int kProducerRegisters = Layout::kKeepsIntegers ? 56 : 40;
-  static constexpr int kConsumerRegisters = kIsFew ? 96 : Layout::kKeepsIntegers ? 224 : 232;
-  /// Warps that read a stage.
-  static constexpr int kReaders = kConsumers / 32 + (Layout::kKeepsIntegers ? kSummers : 0);
-  static_assert(kStages > kInFlight, "the ring must hold what is in flight and what is loaded");
-  static_assert(!kIsFew || kIsLean, "few rows: no sums of x");
-};
-/// Tiles of rows taken together before the next outputs: 12 x 128 rows by 11 x
-/// 128 outputs fill 132 SMs, near square, so that a wave's x and weights are
-/// each read from memory about once and meet in L2.
-constexpr int kRasterRows = 12;
-
-/// Addresses of 32 bits, but for `parked`: they keep the loops short.
-template <class Sizes>
-struct Shared {
-  uint32_t x;                    ///< [kStages][kXBytes]
-  float* parked;                 ///< [2 slots][accumulators][kConsumers]: consecutive threads,
-                                 ///< consecutive words.
-  uint32_t weights;              ///< [kStages][kBlockTiles][kStageUnits][kUnitBytes]
-  uint32_t x_sums;               ///< [kStages][kXSumBytes]
-  uint32_t full, empty, summed;  ///< Barriers, 8 bytes a stage.
-
-  __device__ explicit Shared(std::byte* base) {
-    const uint32_t start = shared_address(base);
-    x = (start + 1023) & ~1023u;
-    parked = reinterpret_cast<float*>(base + (x - start) + Sizes::kStages * Sizes::kXBytes);
-    weights = x + Sizes::kStages * Sizes::kXBytes + Sizes::kParkedBytes;
-    x_sums = weights + Sizes::kStages * Sizes::kWeightBytes;
-    full = x_sums + Sizes::kStages * Sizes::kXSumBytes;
-    empty = full + 8 * kMaxStages;
-    summed = empty + 8 * kMaxStages;
-  }
-};
-
-__device__ __forceinline__ void store_shared_8(uint32_t at, float low, float high) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(low), "f"(high) : "memory");
-}
-
-/// How tiles of 128 outputs by kTileN rows are given to clusters.
-struct WideGrid {
-  int tiles_m, tiles_n;  ///< tiles_m: tiles of outputs, `share` taken as one.
-  int split;             ///< 1, 2 or 4 blocks to a tile, each with its pairs of segments.
-  int share;             ///< 1, or where split is 1, 2: blocks of neighbouring outputs that
-                         ///< share their x.
-  __host__ __device__ int cluster() const { return split * share; }
-};
-
-/// What a block computes: 128 outputs of one matrix by a tile of rows, pairs
-/// [first_pair, last_pair) of segments.
-struct BlockWork {
-  const LinearDeviceCall* call;
-  int64_t tile;   ///< First tile of 16 outputs, of the matrix.
-  int num_tiles;  ///< Of the matrix.
-  int first_row;
-  int first_pair, last_pair;
-
-  /// The block's tiles; a matrix's last block may have fewer than 8: the others
-  /// repeat the last one and store nothing.
-  __device__ __forceinline__ int64_t tile_of(int i) const {
-    return min(tile + i, static_cast<int64_t>(num_tiles - 1));
-  }
-};
-
-/// The order in which a block multiplies chunks, pair by pair of segments: one segment after the other, or
-/// where there are few rows a unit of the one, then a unit of the other, while both have any.
-template <class Sizes>
-struct ChunkCursor {
-  using Layout = typename Sizes::Layout;
-  UnitOrder order;
-  int pair, last_pair;
-  int even, odd;  ///< Units of the pair's segments.
-  int which = 0, unit = 0,
-      chunk = 0;  ///< Segment of the pair, its unit, that unit's chunk.
-
-  __device__ __forceinline__ ChunkCursor(const LinearLaunch& p, const BlockWork& work)
-      : order(p.chunks / Layout::kUnitChunks), pair(work.first_pair), last_pair(work.last_pair) {
-    open_pair();
-  }
-  __device__ __forceinline__ bool is_at_end() const { return pair == last_pair; }
-  __device__ __forceinline__ int first_column() const {
-    const int units = (2 * pair + which) * order.per_segment + unit;
-    return (units * Layout::kUnitChunks + chunk) * kLinearChunkColumns;
-  }
-  /// Bytes from the tile's start.
-  __device__ __forceinline__ int64_t unit_offset() const {
-    return int64_t{order.first(2 * pair + which) + UnitOrder::offset(unit, odd)} * Layout::kUnitBytes;
-  }
-  /// Chunks from here to the end of a stage that begins here.
-  __device__ __forceinline__ int chunks_of_stage() const {
-    return Sizes::kStageUnits == 2 && unit >= odd ? 1 : Sizes::kStageChunks;
-  }
-  __device__ __forceinline__ void next() {
-    if (++chunk < Layout::kUnitChunks) return;
-    chunk = 0;
-    if constexpr (Sizes::kIsFew) {
-      which = which == 0 && unit < odd ? 1 : 0;
-      if (which == 1 || ++unit < even) return;
-    } else {
-      if (++unit < (which == 0 ? even : odd)) return;
-      unit = 0;
-      which = which == 0 && odd > 0 ? 1 : 0;
-      if (which == 1) return;
-    }
-    unit = 0, ++pair;
-    open_pair();
-  }
-
- private:
-  __device__ __forceinline__ void open_pair() {
-    even = order.length(2 * pair), odd = order.length(2 * pair + 1);
-    if (even == 0) pair = last_pair;  // Nor have those behind it any.
-  }
-};
-
-/// The number of a block's cluster to its work: bands of kRasterRows row tiles,
-/// inside a band outputs run slowest. Block tiles of 128 outputs never span two
-/// matrices: each matrix starts its own. (The second of the last blocks that
-/// share x may be one beyond: it stores nothing.)
-template <class Sizes>
-__device__ __forceinline__ BlockWork block_work(const LinearLaunch& p, const WideGrid& grid) {
-  const int at = blockIdx.x / grid.cluster(), rank = blockIdx.x % grid.cluster();
-  const int band = at / (kRasterRows * grid.tiles_m);
-  const int rows_in_band = min(kRasterRows, grid.tiles_n - band * kRasterRows);
-  const int in_band = at - band * kRasterRows * grid.tiles_m;
-  int m = in_band / rows_in_band * grid.share + rank / grid.split, call = 0;
-  for (; call + 1 < p.num_calls; ++call) {
-    const int blocks = (p.calls[call].out_size + kTileM - 1) / kTileM;
-    if (m < blocks) break;
-    m -= blocks;
-  }
-  const int part = rank % grid.split;
-  return {.call = &p.calls[call],
-          .tile = int64_t{m} * kBlockTiles,
-          .num_tiles = (p.calls[call].out_size + kLinearTileRows - 1) / kLinearTileRows,
-          .first_row = (band * kRasterRows + in_band % rows_in_band) * Sizes::kTileN,
-          .first_pair = part * kPairs / grid.split,
-          .last_pair = (part + 1) * kPairs / grid.split};
-}
-
-/// A place in the ring, and the parity of its turn.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-/// By one warp: lane i < 8 asks for the weights of tile i, lane 0 for x, or for
-/// its part of the x that the cluster's blocks share, and both their barriers
-/// count it. The first stages' weights are asked for before the previous kernel
-/// has ended.
-template <class Sizes>
-__device__ __forceinline__ void produce(const LinearLaunch& p, const Shared<Sizes>& shared,
-                                        const CUtensorMap* x_map, const BlockWork& work, int share) {
-  using Layout = typename Sizes::Layout;
-  constexpr int kScaleBytes = Layout::kUnitBytes - Layout::kUnitWeightBytes;
-  constexpr bool kTakesUnits = Sizes::kStageChunks >= Layout::kUnitChunks;
-  const int lane = threadIdx.x % 32;
-  const std::byte* tile = work.call->weights + work.tile_of(lane % kBlockTiles) *
-                                                   (p.chunks / Layout::kUnitChunks) * Layout::kUnitBytes;
-  const int part = share > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const uint32_t x_part = shared.x + part * (Sizes::kXChunkBytes / share);
-  const int first_row = work.first_row + part * (Sizes::kTileN / share);
-
-  ChunkCursor<Sizes> weights_at(p, work), x_at = weights_at;
-  const auto ask_for_weights = [&](int stage) {
-    const uint32_t full = shared.full + 8 * stage;
-    const int chunks = weights_at.chunks_of_stage();
-    const int bytes =
-        !kTakesUnits ? Layout::kChunkBytes + kScaleBytes : chunks / Layout::kUnitChunks * Layout::kUnitBytes;
-    if (lane == 0) mbarrier_expect_bytes(full, chunks * Sizes::kXChunkBytes + kBlockTiles * bytes);
-    __syncwarp();
-    if (lane < kBlockTiles) {
-      const std::byte* unit = tile + weights_at.unit_offset();
-      const uint32_t to =
-          shared.weights + stage * Sizes::kWeightBytes + lane * Sizes::kStageUnits * Layout::kUnitBytes;
-      if constexpr (kTakesUnits) {
-        bulk_copy(to, unit, bytes, full);
-      } else {
-        const int offset = weights_at.chunk * Layout::kChunkBytes;
-        bulk_copy(to + offset, unit + offset, Layout::kChunkBytes, full);
-        bulk_copy(to + Layout::kUnitWeightBytes, unit + Layout::kUnitWeightBytes, kScaleBytes, full);
-      }
-    }
-    for (int i = 0; i < chunks; ++i) weights_at.next();
-  };
-  const auto ask_for_x = [&](int stage) {
-    const uint32_t full = shared.full + 8 * stage;
-    const int chunks = x_at.chunks_of_stage();
-    for (int i = 0; i < chunks; ++i, x_at.next()) {
-      if (lane != 0) continue;
-      const uint32_t to = x_part + stage * Sizes::kXBytes + i * Sizes::kXChunkBytes;
-      if (share == 1) {
-        copy_tile(to, x_map, full, x_at.first_column(), first_row);
-      } else {
-        copy_tile_to_cluster(to, x_map, full, x_at.first_column(), first_row, (1u << share) - 1);
-      }
-    }
-  };
-  for (int i = 0; i < Sizes::kStages && !weights_at.is_at_end(); ++i) ask_for_weights(i);
-  wait_for_previous_kernel();
-  for (int i = 0; i < Sizes::kStages && !x_at.is_at_end(); ++i) ask_for_x(i);
-  RingPlace<Sizes::kStages> at;
-  for (; !weights_at.is_at_end(); at.advance()) {
-    mbarrier_wait(shared.empty + 8 * at.stage, at.parity);
-    ask_for_x(at.stage);
-    ask_for_weights(at.stage);
-  }
-}
-
-/// By one lane of each warp that reads a stage, and of as many lanes as blocks
-/// fill it: it may be filled again.
-__device__ __forceinline__ void release_stage(uint32_t empty, int lane, int share) {
-  if (lane >= share) return;
-  if (share == 1) {
-    mbarrier_arrive(empty);
-  } else {
-    mbarrier_arrive_remote(cluster_address(empty, lane));
-  }
-}
-
-/// By warp `summer` of kSummers: the groups' sums of its rows of x, in the
-/// steps and with the instruction that the decode kernel has for them.
-template <class Sizes>
-__device__ __forceinline__ void sum_x(const LinearLaunch& p, const Shared<Sizes>& shared,
-                                      const BlockWork& work, int share, int summer) {
-  using Layout = typename Sizes::Layout;
-  constexpr int kTiles = Sizes::kTileN / 8 / kSummers, kSteps = 4 / Layout::kChunkGroups;
-  constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-  const int lane = threadIdx.x % 32, row = lane / 4, first = summer * kTiles * 8;
-  float sums[kTiles][4] = {};
-  RingPlace<Sizes::kStages> at;
-  for (ChunkCursor<Sizes> cursor(p, work); !cursor.is_at_end(); cursor.next(), at.advance()) {
-    mbarrier_wait(shared.full + 8 * at.stage, at.parity);
-    const uint32_t rows = shared.x + at.stage * Sizes::kXBytes + (first + row) * 128 + lane % 4 * 4;
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        // The 16-byte units of a row lie at their number xor the row's: the
-        // copy engine's swizzle.
-        const uint32_t b0 = SharedUnit{rows + tile * 1024 + ((2 * step) ^ row) * 16}.load_4(0);
-        const uint32_t b1 = SharedUnit{rows + tile * 1024 + ((2 * step + 1) ^ row) * 16}.load_4(0);
-        mma_m16n8k16(sums[tile], kOnes, b0, b1);
-      }
-      if (!Layout::ends_group(cursor.chunk, step)) continue;
-      const uint32_t to = shared.x_sums + at.stage * Sizes::kXSumBytes + step / kSteps * (Sizes::kTileN * 4);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        if (lane < 4) store_shared_8(to + (first + tile * 8 + 2 * lane) * 4, sums[tile][0], sums[tile][1]);
-#pragma unroll
-        for (float& v : sums[tile]) v = 0.0f;
-      }
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(shared.summed + 8 * at.stage);
-    release_stage(shared.empty + 8 * at.stage, lane, share);
-  }
-}
 
 /// Where a chunk's sums of x will be, once its barrier says so.
 struct XSums {
@@ -387,9 +66,8 @@ struct Operands {
       for (int part = 0; part < Layout::kParts; ++part) weights.operand(step, part, a[step][part]);
     }
   }
-  /// The products read their A registers until they are waited for, which the
-  /// compiler does not see: this use after the wait keeps it from giving the
-  /// registers to something else before.
+  /// The products read their A registers until they are waited for, which the compiler does not see: this use
+  /// after the wait keeps it from giving the registers to something else before.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -402,23 +80,22 @@ struct Operands {
   }
 };
 
-/// The descriptor of a step's columns: 16 columns are 32 bytes further in every
-/// 128-byte row, 2 in its 16-byte units.
+/// The descriptor of a step's columns: 16 columns are 32 bytes further in every 128-byte row, 2 in its
+/// 16-byte units.
 __device__ __forceinline__ uint64_t step_descriptor(uint32_t x_tile, int step) {
   return swizzled_descriptor(x_tile) + 2 * step;
 }
 
-/// Keeps the compiler from reading a tile before the products that were waited
-/// for have written it: it does not see that they write later than where they
-/// stand.
+/// Keeps the compiler from reading a tile before the products that were waited for have written it: it does
+/// not see that they write later than where they stand.
 template <int kSize>
 __device__ __forceinline__ void read_after_wait(float (&tile)[kSize]) {
 #pragma unroll
   for (float& v : tile) asm volatile("" : "+f"(v)::"memory");
 }
 
-/// How a warpgroup adds a chunk's products to a segment's sum, and leaves them
-/// in flight where Wide::kInFlight says.
+/// How a warpgroup adds a chunk's products to a segment's sum, and leaves them in flight where
+/// Wide::kInFlight says.
 template <class Sizes>
 struct WideSum {
   using Layout = typename Sizes::Layout;
@@ -558,14 +235,15 @@ struct Consumer {
   /// Says that the stage of products that are done may be filled again, to
   /// every block that fills it.
   __device__ __forceinline__ void release() {
-    if (used >= 0) release_stage(shared.empty + 8 * used, lane, share);
+    if (used < 0) return;
+    __syncwarp();  // All lanes have read it.
+    release_stage(shared.empty + 8 * used, lane, share);
     used = -1;
   }
 };
 
-/// Adds the sum of pair `pair` of segments into the tree of pairs [first_pair,
-/// last_pair), whose total is left in `sum` after the last. `parked`: this
-/// thread's words of the two slots.
+/// Adds the sum of pair `pair` of segments into the tree of pairs [first_pair, last_pair), whose total is
+/// left in `sum` after the last. `parked`: this thread's words of the two slots.
 template <int kAccumulators>
 __device__ __forceinline__ void add_pair(float (&sum)[kAccumulators], float* parked, int pair,
                                          const BlockWork& work) {
@@ -583,8 +261,8 @@ __device__ __forceinline__ void add_pair(float (&sum)[kAccumulators], float* par
   for (int i = 0; i < kAccumulators; ++i) own[i * kConsumers] = sum[i];
 }
 
-/// A thread's accumulator i is row 2 * (lane % 4) + i / 4 * 8 + i % 2 and
-/// column lane / 4 + i / 2 % 2 * 8 of its warp.
+/// A thread's accumulator i is row 2 * (lane % 4) + i / 4 * 8 + i % 2 and column lane / 4 + i / 2 % 2 * 8 of
+/// its warp.
 __device__ __forceinline__ int first_row_of_thread(const BlockWork& work) {
   return work.first_row + 2 * static_cast<int>(threadIdx.x % 4);
 }
@@ -595,8 +273,7 @@ __device__ __forceinline__ int first_column_of_thread(const BlockWork& work) {
 __device__ __forceinline__ constexpr int row_of_accumulator(int i) { return i / 4 * 8 + i % 2; }
 __device__ __forceinline__ constexpr int column_of_accumulator(int i) { return i / 2 % 2 * 8; }
 
-/// Stores a thread's accumulators, as store_output() does: what does not depend
-/// on the output is asked once.
+/// Stores a thread's accumulators, as store_output() does: what does not depend on the output is asked once.
 template <class Sizes>
 __device__ __forceinline__ void store_tile(const LinearLaunch& p, const BlockWork& work,
                                            float (&sum)[Sizes::kAccumulators]) {
@@ -630,8 +307,7 @@ __device__ __forceinline__ void store_tile(const LinearLaunch& p, const BlockWor
   }
 }
 
-/// Blocks that share a tile: each adds all blocks' sums for its part of the
-/// accumulators.
+/// Blocks that share a tile: each adds all blocks' sums for its part of the accumulators.
 template <class Sizes>
 __device__ __forceinline__ void store_shared(const LinearLaunch& p, const Shared<Sizes>& shared,
                                              const BlockWork& work, const float (&sum)[Sizes::kAccumulators],
@@ -696,8 +372,8 @@ __device__ __forceinline__ void consume(const LinearLaunch& p, const Shared<Size
   const UnitOrder order(p.chunks / Layout::kUnitChunks);
   for (int pair = work.first_pair; pair < work.last_pair; ++pair) {
     const int even_units = order.length(2 * pair), odd_units = order.length(2 * pair + 1);
-    // Here, where no products are in flight: the compiler would wait for them
-    // before it wrote to accumulators.
+    // Here, where no products are in flight: the compiler would wait for them before it wrote to
+    // accumulators.
     if (!WideSum<Sizes>::kStartsFromZero || odd_units == 0) {  // An empty segment is +0.
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) even[i] = odd[i] = 0.0f;
@@ -756,8 +432,8 @@ __global__ void __launch_bounds__(kThreads, Sizes::kBlocks)
   }
 }
 
-/// x as the copy engine sees it: boxes of 64 columns by `box_rows` rows,
-/// swizzled; outside the matrix it reads zeros.
+/// x as the copy engine sees it: boxes of 64 columns by `box_rows` rows, swizzled; outside the matrix it
+/// reads zeros.
 CUtensorMap make_x_map(const LinearLaunch& p, int box_rows) {
   static const auto encode = [] {
     void* function = nullptr;
@@ -776,10 +452,9 @@ CUtensorMap make_x_map(const LinearLaunch& p, int box_rows) {
   return map;
 }
 
-/// How many blocks share a tile: what takes least, where a tile takes 1 and
-/// part of a wave counts as one. Sharing costs the exchange of sums, and
-/// clusters of four leave a few multiprocessors idle. `blocks`: that a
-/// multiprocessor takes.
+/// How many blocks share a tile: what takes least, where a tile takes 1 and part of a wave counts as one.
+/// Sharing costs the exchange of sums, and clusters of four leave a few multiprocessors idle. `blocks`: that
+/// a multiprocessor takes.
 inline int wide_split(int tiles, int chunks, int blocks) {
   const int multiprocessors = num_multiprocessors();
   int best = 1;
