@@ -72,6 +72,11 @@ class BenchDraftsCommand : public Command {
     flags.text("workloads", "FOLDER", "Folder of the workloads.", folder_);
     flags.number("temperature", "0 takes the best token each time. Default: 0.", temperature_, 0, 100);
     flags.integer("samples", "Pairs of replies of each workload.", num_samples_, 1, 1000);
+    flags.toggle(
+        "tape",
+        "Guesses are the serial reply, always right, whatever --draft says: the most that --draft-max of "
+        "them can gain.",
+        is_tape_);
     flags.toggle("json", "Print one JSON object.", json_);
     flags.toggle("quiet", "No progress while loading.", model_.quiet);
   }
@@ -79,24 +84,32 @@ class BenchDraftsCommand : public Command {
   Status run() override {
     if (engine_.draft == "off")
       return invalid_argument("--draft off: bench drafts compares drafting with it");
-    TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, load_engine(model_, engine_));
-    TF_ASSIGN_OR_RETURN(const std::vector<DraftWorkload> workloads, read_workloads(folder_, engine->model()));
-    const BackendInfo& backend = engine->model().ops->info();
+    model_.draft = is_tape_ ? "lookup" : engine_.draft;
+    TF_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedModel> model,
+                        load_model_by_flags(model_, engine_.context_tokens));
+    TF_ASSIGN_OR_RETURN(const std::vector<DraftWorkload> workloads, read_workloads(folder_, *model));
+    std::unique_ptr<Engine> engine;
+    if (!is_tape_) {
+      TF_ASSIGN_OR_RETURN(engine, Engine::create(model, engine_options(engine_)));
+    }
+    const BackendInfo& backend = model->ops->info();
     if (!json_)
       fmt::print(
           "{} on {} ({}), {} threads, draft {} up to {}\n{:<20} {:>6} {:>9} {:>9} {:>8} {:>9} {:>8} {:>8}\n",
-          engine->model().name, backend.name, backend.isa, backend.num_threads, engine_.draft,
-          engine_.draft_max, "workload", "tokens", "serial/s", "drafted/s", "speed-up", "accepted", "a pass",
-          "bytes");
+          model->name, backend.name, backend.isa, backend.num_threads, drafter_name(), engine_.draft_max,
+          "workload", "tokens", "serial/s", "drafted/s", "speed-up", "accepted", "a pass", "bytes");
     Json results = Json::array();
     for (const DraftWorkload& workload : workloads) {
       SamplingParams sampling;
       sampling.temperature = static_cast<float>(temperature_.value_or(0));
-      TF_ASSIGN_OR_RETURN(const DraftRate rate, bench_drafts(*engine, workload, sampling, num_samples_));
+      const Result<DraftRate> measured =
+          is_tape_ ? bench_tape(model, engine_options(engine_), workload, sampling, num_samples_)
+                   : bench_drafts(*engine, workload, sampling, num_samples_);
+      TF_ASSIGN_OR_RETURN(const DraftRate rate, measured);
       json_ ? results.push_back(json_of(workload, rate)) : print(workload, rate);
       is_equal_ &= rate.difference.empty();
     }
-    if (json_) print_json(engine->model(), std::move(results));
+    if (json_) print_json(*model, std::move(results));
     if (!is_equal_) return make_error(StatusCode::kInternal, "a drafted reply is not the serial one");
     return {};
   }
@@ -131,17 +144,20 @@ class BenchDraftsCommand : public Command {
     report.set("isa", backend.isa);
     report.set("arithmetic_id", backend.arithmetic_id);
     report.set("num_threads", backend.num_threads);
-    report.set("draft", engine_.draft);
+    report.set("draft", drafter_name());
     report.set("draft_max", engine_.draft_max);
     report.set("results", std::move(results));
     fmt::print("{}\n", dump_json(report, {.indent = 2}));
   }
+
+  std::string drafter_name() const { return is_tape_ ? "tape" : engine_.draft; }
 
   ModelFlags model_;
   EngineFlags engine_;
   std::string folder_ = "bench/workloads";
   std::optional<double> temperature_;
   int64_t num_samples_ = 3;
+  bool is_tape_ = false;
   bool json_ = false;
   bool is_equal_ = true;
 };
@@ -170,9 +186,11 @@ class BenchVerifyCommand : public Command {
     return {
         .name = "bench verify",
         .summary = "Whether replies with guessed tokens, right and wrong, are the serial ones to the bit.",
-        .details = "  tensorfold bench verify demo\n\n"
-                   "Guesses that are always wrong, wrong here and there, and always right, and those of each drafter\n"
-                   "there is: of a model's own head with --draft auto, of a draft model with --draft MODEL."};
+        .details =
+            "  tensorfold bench verify demo\n\n"
+            "Guesses that are always wrong, wrong here and there, and always right, and those of each "
+            "drafter\n"
+            "there is: of a model's own head with --draft auto, of a draft model with --draft MODEL."};
   }
 
   void add_flags(Flags& flags) override {

@@ -210,6 +210,23 @@ Result<DraftRate> bench_drafts(Engine& engine, const DraftWorkload& workload, co
   return rate;
 }
 
+Result<DraftRate> bench_tape(const std::shared_ptr<LoadedModel>& model, EngineOptions options,
+                             const DraftWorkload& workload, const SamplingParams& sampling,
+                             int64_t num_samples) {
+  TimedReply serial;
+  {
+    options.draft = DraftMode::kOff;
+    TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(model, options));
+    TF_ASSIGN_OR_RETURN(serial, ask(*engine, request_of(workload, sampling)));
+  }
+  options.draft = DraftMode::kLookup;
+  options.make_drafter = [&serial](const Request& request) {
+    return std::make_unique<TapeDrafter>(std::ssize(request.prompt), serial.tokens);
+  };
+  TF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(model, options));
+  return bench_drafts(*engine, workload, sampling, num_samples);
+}
+
 Result<std::vector<VerifyResult>> verify_drafts(const std::shared_ptr<LoadedModel>& model,
                                                 const VerifyBench& bench) {
   std::vector<VerifyResult> results;

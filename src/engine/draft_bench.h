@@ -35,6 +35,13 @@ struct DraftRate {
 Result<DraftRate> bench_drafts(Engine& engine, const DraftWorkload& workload, const SamplingParams& sampling,
                                int64_t num_samples);
 
+/// The same with guesses that are always right, a tape of the serial reply, options.draft_max in every
+/// pass that has so many left: the most that drafts of that length can gain. Starts engines of its own;
+/// `draft` and `make_drafter` are set here.
+Result<DraftRate> bench_tape(const std::shared_ptr<LoadedModel>& model, EngineOptions options,
+                             const DraftWorkload& workload, const SamplingParams& sampling,
+                             int64_t num_samples);
+
 /// What `bench verify` runs.
 struct VerifyBench {
   std::vector<DraftWorkload> workloads;

@@ -611,6 +611,11 @@ def test_bench_drafts_compares_each_workload_with_serial_decoding(endless, tmp_p
         assert result["speed_up"] > 0 and result["speculative"]["drafter"] == "lookup"
     assert "equal" in run(*arguments).stdout
     failed(run("bench", "drafts", endless, "--workloads", tmp_path / "none", "--quiet"), 2, "none")
+    tape = json.loads(run(*arguments, "--tape", "--draft-max", 3, "--json").stdout)
+    assert tape["draft"] == "tape"
+    for result in tape["results"]:
+        counts = result["speculative"]
+        assert result["equal"] and result["tokens"] == 24 and counts["accepted"] == counts["drafted"] > 0
     failed(run("bench", "drafts", endless, "--workloads", tmp_path, "--draft", "off"), 2, "--draft off")
     (tmp_path / "c.json").write_text('{"name": "c"}')
     failed(run(*arguments), 1, "c.json", "'messages'")
