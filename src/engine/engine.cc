@@ -516,6 +516,14 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   TF_CHECK(sink != nullptr, "a request needs a sink");
   Impl& impl = *impl_;
   TF_RETURN_IF_ERROR(check_request(request, impl.limits, impl.model->tokenizer != nullptr));
+  {
+    const std::lock_guard lock(impl.mutex);
+    const int64_t most = impl.options.max_sequences + impl.options.max_queued;
+    if (impl.num_outstanding.load() >= most) {
+      return make_error(StatusCode::kBusy, "{} requests are running or waiting, which is the limit", most);
+    }
+    impl.num_outstanding.fetch_add(1);
+  }
   // The sequence's own memory and the drafter's take time with the length of the prompt, so they are made
   // outside the lock.
   std::unique_ptr<Drafter> drafter = make_drafter(impl.options, impl.sessions.get(), request);
@@ -530,11 +538,6 @@ Result<RequestId> Engine::submit(Request request, EventSink sink) {
   RequestId id;
   {
     const std::lock_guard lock(impl.mutex);
-    const int64_t most = impl.options.max_sequences + impl.options.max_queued;
-    if (impl.num_outstanding.load() >= most) {
-      return make_error(StatusCode::kBusy, "{} requests are running or waiting, which is the limit", most);
-    }
-    impl.num_outstanding.fetch_add(1);
     id = sequence->id = impl.shared.next_id++;
     impl.shared.submitted.push_back(std::move(sequence));
   }

@@ -284,10 +284,15 @@ TEST_F(EngineTest, AFullQueueRefusesUntilARequestHasEnded) {
   EngineOptions options;
   options.max_sequences = 1;
   options.max_queued = 2;
+  options.draft = DraftMode::kLookup;
+  options.session_tokens = 1000;
   start(options);
   std::vector<ReplyCollector> collectors(4);
   for (size_t i = 0; i < 3; ++i) submit(request(5, i, 3), collectors[i]);
-  const Status busy = engine_->submit(request(5, 9, 3), collectors[3].sink()).status();
+  Request refused = request(5, 9, 3);
+  refused.session = 1;
+  const Status busy = engine_->submit(refused, collectors[3].sink()).status();
+  EXPECT_EQ(engine_->stats().sessions, 0) << "nothing is kept of a refused request";
   EXPECT_EQ(busy.code(), StatusCode::kBusy);
   EXPECT_EQ(busy.message(), "3 requests are running or waiting, which is the limit");
   release_passes();
