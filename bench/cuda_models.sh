@@ -21,6 +21,8 @@ for model in "${models[@]}"; do
     bench decode --prompt-tokens 128,32768 --tokens 32 --samples 5
     bench prefill --prompt-tokens 8192 --samples 3
     bench batch --streams 1,32 --prompt-tokens 1024 --tokens 256 --samples 2
+    # Passes of 8 rows, each of which gives 8 tokens.
+    "$built/tensorfold" bench drafts "$folder/$model" --device cuda --quiet --tape --draft-max 7 --samples 1
   else
     bench decode --prompt-tokens 128 --tokens 32 --samples 5
   fi
