@@ -1,6 +1,6 @@
 // Speed of linear() on the shapes of Qwen3.8-27B, as fractions of limits measured here: copy bandwidth for
 // few rows; the library's matrix product is measured beside it by bench/cuda_limits.py for many.
-// Usage: cuda_linear_bench [decode|few|wide [OUTPUTS]]
+// Usage: cuda_linear_bench [decode|few [OUTPUTS] | wide]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -51,9 +51,9 @@ const Variant kWideVariants[] = {
     {.name = "wide/1x2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_share = 2}},
     {.name = "wide/2", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 2}},
     {.name = "wide/4", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 4}}};
-/// Tiles of 32 rows, as many blocks to each as there are tiles for, and so many.
 using Tile = LinearTuning::Tile;
 const Variant kManyRows{"many", LinearKernel::kWide, {.wide_tile = Tile::kMany}};
+/// Tiles of 32 rows, as many blocks to each as there are tiles for, and so many.
 const Variant kFewVariants[] = {
     {.name = "few", .kernel = LinearKernel::kWide, .tuning = {.wide_tile = Tile::kFew}},
     {.name = "few/1", .kernel = LinearKernel::kWide, .tuning = {.wide_split = 1, .wide_tile = Tile::kFew}},

@@ -279,8 +279,8 @@ struct ExpertsCall {
   View expert_weights;    ///< [T, k] f32.
   ExpertsWeight weights;  ///< gate_proj is empty where the activation has no gate.
   MlpActivation activation = {};
-  bool accumulate = true;  ///< Adds to `out`: the residual stream.
-  SharedExpert shared = {};  ///< Added last, as add_gated() or linear() would; only if takes_shared_expert().
+  bool accumulate = true;    ///< Adds to `out`: the residual stream.
+  SharedExpert shared = {};  ///< None (up_proj.data null), or one that takes_shared_expert().
 };
 
 /// How one row's token is drawn (arithmetic.md, "Sampling"). Neutral values: top_k 0, top_p 1, min_p 0.
@@ -442,12 +442,12 @@ class Ops : public WeightPacker {
   virtual void route(const RouteCall& call) = 0;
 
   /// out[t] += sum over j ascending of expert_weights[t,j] * down_e(activation(gate_e x, up_e x)), e =
-  /// expert_ids[t,j]: y from +0 by y = fma(weight, down, y), then out + y (or y alone). The matrices may have
-  /// biases. Rows are grouped by expert; the grouping changes no bit.
+  /// expert_ids[t,j]: y from +0 by y = fma(weight, down, y), then out + y (or y alone); then the shared
+  /// expert as by add_gated() or linear(). Matrices may have biases. Grouping rows changes no bit.
   virtual void experts(const ExpertsCall& call) = 0;
 
-  /// Whether experts() of this backend takes call.shared with such a call. Where it does not, mlp_activation(),
-  /// linear() and add_gated() behind it are the same: the bits are equal.
+  /// Whether experts() of this backend takes call.shared with such a call. Where it does not, linear(),
+  /// mlp_activation() and add_gated() behind it are the same: the bits are equal.
   virtual bool takes_shared_expert(const ExpertsCall& call) const {
     (void)call;
     return false;

@@ -68,6 +68,7 @@ HWY_AFTER_NAMESPACE();
 #include <cstring>
 #include <memory>
 
+#include "base/check.h"
 #include "ops/cpu/linear.h"
 #include "ops/cpu/mlp_activation.h"
 #include "ops/cpu/split.h"
@@ -187,6 +188,7 @@ void experts_block(CpuContext& cpu, const ExpertsCall& call) {
 }  // namespace
 
 void experts(CpuContext& cpu, const ExpertsCall& call) {
+  TF_DCHECK(call.shared.up_proj.data == nullptr);
   const int64_t block = std::max<int64_t>(1, kMaxSlots / call.expert_ids.dim(1));
   for (int64_t row = 0; row < call.x.num_rows(); row += block) {
     const int64_t rows = std::min(block, call.x.num_rows() - row);

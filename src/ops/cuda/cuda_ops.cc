@@ -24,11 +24,12 @@
 namespace tensorfold::cuda {
 namespace {
 
-/// Passes of more rows are run launch by launch: a launch is then short beside what it starts, and such shapes seldom
-/// come twice.
+/// Passes of more rows are run launch by launch: a launch is then short beside what it starts, and such
+/// shapes seldom come twice.
 constexpr int64_t kMaxGraphRows = 128;
 
-/// The next of a few sizes, at most a quarter larger: launches that depend on a length are the same for a while.
+/// The next of a few sizes, at most a quarter larger: launches that depend on a length are the same for a
+/// while.
 int64_t bucket(int64_t n, int64_t least) {
   if (n <= least) return least;
   const int64_t step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n))) / 4;
@@ -121,7 +122,8 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   const int64_t num_table_entries = bucket(std::ssize(page_tables_), 64);
   const int64_t sequence_bytes =
       static_cast<int64_t>((sizeof(AttentionSequence) + sizeof(RecurrentSequence)) * sequences_.size());
-  if (Status status = inputs_.begin(*device_, num_table_entries * 4 + sequence_bytes + num_rows_ * kRowBytes + kSlack);
+  if (Status status =
+          inputs_.begin(*device_, num_table_entries * 4 + sequence_bytes + num_rows_ * kRowBytes + kSlack);
       !status.ok()) {
     return fail(std::move(status));
   }
@@ -187,12 +189,12 @@ void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) launches_.add<launch_linear>(launch);
 }
 
-void CudaOps::rope_table(View cos, View sin, std::span<const int32_t> positions, std::span<const double> inv_freq,
-                         double multiplier) {
+void CudaOps::rope_table(View cos, View sin, std::span<const int32_t> positions,
+                         std::span<const double> inv_freq, double multiplier) {
   if (!fault_.ok() || positions.empty() || inv_freq.empty()) return;
   const bool are_of_pass = positions.data() == positions_.data() && positions.size() == positions_.size();
-  launches_.add<launch_rope_table>(rope_table_launch(cos, sin, are_of_pass ? device_positions_ : inputs_.add(positions),
-                                                     inputs_.add(inv_freq), multiplier));
+  launches_.add<launch_rope_table>(rope_table_launch(
+      cos, sin, are_of_pass ? device_positions_ : inputs_.add(positions), inputs_.add(inv_freq), multiplier));
 }
 
 void CudaOps::qk_norm_rope(const QkNormRopeCall& call) {
@@ -220,7 +222,8 @@ void CudaOps::attention(const AttentionCall& call) {
 }
 
 void CudaOps::causal_conv(const CausalConvCall& call) {
-  if (fault_.ok() && num_rows_ > 0) launches_.add<launch_causal_conv>(causal_conv_launch(call, recurrent_rows_));
+  if (fault_.ok() && num_rows_ > 0)
+    launches_.add<launch_causal_conv>(causal_conv_launch(call, recurrent_rows_));
 }
 
 void CudaOps::dynamic_conv(const DynamicConvCall& call) {
@@ -279,7 +282,8 @@ bool CudaOps::takes_shared_expert(const ExpertsCall& call) const {
 }
 
 void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
-  if (fault_.ok() && !rows.empty()) launches_.add<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
+  if (fault_.ok() && !rows.empty())
+    launches_.add<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
 }
 
 bool CudaOps::reserve_drawn(size_t num_words) {
@@ -288,7 +292,8 @@ bool CudaOps::reserve_drawn(size_t num_words) {
   drawn_ = nullptr, drawn_capacity_ = 0;
   const auto capacity = static_cast<size_t>(bucket(static_cast<int64_t>(num_words), 256));
   void* host = nullptr;
-  Status status = to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
+  Status status =
+      to_status(cudaMallocHost(&host, capacity * sizeof(int32_t)), "pinned memory for drawn tokens");
   if (!status.ok()) return fail(std::move(status)), false;
   drawn_ = static_cast<int32_t*>(host), drawn_capacity_ = capacity;
   return true;

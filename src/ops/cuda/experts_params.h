@@ -24,7 +24,7 @@ enum class ExpertActivation : uint8_t { kSilu, kGeluTanh, kClampedSilu, kRelu2 }
 
 /// How pairs become tasks.
 enum class ExpertTasks : uint8_t {
-  kOneRow,   ///< A pair each: the choices of one row differ.
+  kOneRow,   ///< A pair each, and the shared expert: the choices of one row differ.
   kPairs,    ///< A pair each of several rows, unsorted: who chose the same expert reads it again.
   kFewRows,  ///< Up to kFewTaskRows pairs each.
   kManyRows  ///< Up to kManyTaskRows pairs each.
@@ -86,7 +86,8 @@ struct ExpertsLaunch {
   int32_t* num_tasks;
   ExpertTask* tasks;
   int32_t* pairs;      ///< [block_rows * k], sorted by expert, then ascending.
-  std::byte* product;  ///< [pairs, product_stride] bf16: the activation of gate and up.
+  std::byte* product;  ///< [pairs, product_stride] bf16: the activation of gate and up. The shared expert's
+                       ///< is behind them.
   float* gate_sums;    ///< [pairs, product_stride]: gate's outputs if it has a launch of its own, else null.
   float* down_sums;    ///< [pairs, down_stride]: each pair's output before its weight.
   int64_t product_stride;

@@ -96,13 +96,11 @@ DecodePlan choose_plan(const LinearLaunch& p) {
   for (;; rows = (rows + 1) / 2) {
     for (const int target : kStageTargets) {
       for (int cluster = first_cluster; cluster <= 4; cluster *= 2) {
-        DecodePlan plan = make_decode_plan(
-            rows, cluster, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes,
+        const DecodePlan plan = make_decode_plan(
+            rows, cluster, units, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes,
             kLinearSegments / cluster * p.chunks_per_segment, kWarps, kRowTiles);
         const bool is_last = rows == 1 && cluster == 4 && target == 576;
-        if (plan.stages < (is_last ? 1 : stages_wanted(target))) continue;
-        plan.tile_stages = (units + plan.stage_units - 1) / plan.stage_units;
-        return plan;
+        if (plan.stages >= (is_last ? 1 : stages_wanted(target))) return plan;
       }
     }
     if (rows == 1) return {};

@@ -5,12 +5,11 @@
 //   matrix = tiles of 16 outputs; the last one is filled up with zeros
 //   tile   = units, in the order of UnitOrder
 //   unit   = 64 columns (128 with groups of 128; short ones are filled up with zeros): its chunks of 64
-//   columns, then
-//            the scales of its groups, so that any run of columns of a tile is one copy
+//            columns, then the scales of its groups, so that any run of units is one copy
 //   chunk  = four steps of 16 columns, each the A operand of one m16n8k16. In a step lane l of a warp owns
-//   what the
-//            instruction wants of it: rows l/4 and l/4 + 8, columns 2*(l%4) + {0, 1, 8, 9}; its registers are
-//            r0 (row, low columns), r1 (row + 8, low), r2 (row, high), r3 (row + 8, high), two elements each.
+//            what the instruction wants of it: rows l/4 and l/4 + 8, columns 2*(l%4) + {0, 1, 8, 9}; its
+//            registers are r0 (row, low columns), r1 (row + 8, low), r2 (row, high), r3 (row + 8, high), two
+//            elements each.
 //
 //   bf16, f16: a step is 512 bytes, lane l's four registers at 16*l. f32: 1,024 bytes, r0 and r1 of lane l at
 //   16*l, r2 and r3 512 bytes on.
@@ -90,17 +89,15 @@ struct LinearLayout {
   TF_CONTRACT_FUNCTION constexpr int64_t tile_bytes(int64_t in) const { return units(in) * unit_bytes(); }
 };
 
-/// The order of a tile's units. Its columns are eight segments (ops/cuda/linear.h), each multiplied by a warp
-/// of its own. Segments lie in pairs, one pair after the other; of a pair the first unit of both, then the
-/// second of both, and so on: what several warps multiply next is a run of memory. Segments have
+/// The order of a tile's units. Its columns are eight segments (ops/cuda/linear.h), which
+/// decoding multiplies side by side. They lie in pairs, one pair after the other; of a pair the first unit of
+/// both, then the second of both, and so on: what is multiplied next is a run of memory. Segments have
 /// `per_segment` units, but for the last one that has any; those behind it have none.
 struct UnitOrder {
   int units, per_segment;
 
   TF_CONTRACT_FUNCTION explicit constexpr UnitOrder(int units_)
       : units(units_), per_segment((units_ + kLinearSegments - 1) / kLinearSegments) {}
-  /// Whether every segment is as long as the others.
-  TF_CONTRACT_FUNCTION constexpr bool is_even() const { return units == kLinearSegments * per_segment; }
   /// Units of a segment.
   TF_CONTRACT_FUNCTION constexpr int length(int segment) const {
     const int left = units - segment * per_segment;

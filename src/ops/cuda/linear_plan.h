@@ -18,7 +18,7 @@ struct DecodePlan {
   int rows;            ///< Rows of x of a block: at most 8 * kRowTiles.
   int row_shift;       ///< rows rounded up to a power of two.
   int stages;          ///< Of a slot's ring.
-  int stage_units;     ///< Units (ops/cuda/linear.h) of a warp in one stage.
+  int stage_units;     ///< Units (ops/cuda/linear_layout.h) of a warp in one stage.
   int stage_bytes;     ///< Of a warp.
   int tile_stages;     ///< That a tile takes.
   int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
@@ -36,10 +36,10 @@ constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
   return (units + shares - 1) / shares;
 }
 
-/// A plan for `rows` rows a block in clusters of `cluster`, stages of `stage_units` units and x of up to
-/// `block_chunks` chunks a block; stages may be 0: x does not fit.
-inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int unit_bytes, int block_chunks,
-                                   int warps, int row_tiles) {
+/// A plan for `rows` rows a block in clusters of `cluster`, segments of `units` units, `stage_units` of them
+/// a stage, and x of up to `block_chunks` chunks a block; stages may be 0: x does not fit.
+inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_units, int unit_bytes,
+                                   int block_chunks, int warps, int row_tiles) {
   DecodePlan plan{};
   plan.cluster = cluster;
   plan.segments = kLinearSegments / cluster;
@@ -47,6 +47,7 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int stage_units, int u
   while (1 << plan.row_shift < rows) ++plan.row_shift;
   plan.stage_units = stage_units;
   plan.stage_bytes = stage_units * unit_bytes;
+  plan.tile_stages = (units + stage_units - 1) / stage_units;
   const int slots = warps / plan.segments, sums = row_tiles * kSumBytes;
   plan.exchange_depth = cluster == 1 ? 0 : cluster == 4 ? 1 : 2;
   const int x_bytes = block_chunks * 2 * x_pair_bytes(rows);
@@ -76,8 +77,8 @@ inline constexpr int kStageTargets[] = {3072, 1536, 1152, 576};
 constexpr int stages_wanted(int stage_target) { return stage_target > 1152 ? 3 : 2; }
 
 /// Warps of a block for up to 8 rows. They hide the latency of turning 4-bit weights into operands: 24 were
-/// faster than 16 by a tenth, and 32, with 64 registers each, slower. Where a stage or x is large, 24 rings
-/// no longer fit.
+/// faster than 16 by a tenth, and 32, with 64 registers each, slower. Where a stage or x is large, the parts
+/// of 24 warps no longer fit.
 constexpr int decode_warps(int unit_bytes) { return unit_bytes < 2048 ? 24 : 16; }
 /// And for 9 to 16 rows, two tiles of rows.
 inline constexpr int kTwoRowTileWarps = 16;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/bf16.h"
+#include "base/check.h"
 #include "base/fp_env.h"
 #include "ops/contract_math.h"
 #include "ops/reference/reference_math.h"
@@ -40,6 +41,7 @@ void add_expert(ReferenceOps& ops, const ExpertsCall& call, size_t expert, float
 }  // namespace
 
 void ReferenceOps::experts(const ExpertsCall& call) {
+  TF_DCHECK(call.shared.up_proj.data == nullptr);
   ScopedFlushDenormals flush;
   const auto intermediate = static_cast<size_t>(call.weights.up_proj[0].spec.out);
   const auto hidden = static_cast<size_t>(call.out.dim(1));

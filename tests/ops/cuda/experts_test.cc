@@ -559,7 +559,6 @@ TEST_F(CudaExpertsTest, EqualsLinearPerExpertAtLargerSizes) {
   for (const int64_t rows : {1, 4, 600}) check(all, {}, rows, 32, false, 0, 99 + static_cast<uint32_t>(rows));
 }
 
-// More pairs than are taken at a time.
 /// One row with a shared expert beside its choices, scaled by `gate` if there is one.
 void check_shared(const Shape& shape, const MlpActivation& activation, int64_t k, std::optional<float> gate) {
   const Layer layer(shape, false), others(shape, false);
@@ -607,6 +606,7 @@ TEST_F(CudaExpertsTest, AddsASharedExpertLast) {
   for (const int64_t k : {8, 31}) check_shared(large, kActivations[0], k, 0.5f);
 }
 
+// More pairs than are taken at a time.
 TEST_F(CudaExpertsTest, TakesLongPassesInBlocksOfRows) {
   const Layer layer({.num_experts = 8, .into = affine4(64, 64, 64), .out_of = affine4(64, 64, 64)}, false);
   check(layer, {}, 5000, 4, true, 0, 5);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/cuda/linear.h"
+#include "ops/cuda/linear_plan.h"
 #include "tests/ops/cuda/cuda_test_util.h"
 #include "tests/ops/random_linear.h"
 
@@ -18,6 +19,9 @@ std::vector<LinearSpec> specs() {
   for (const LinearSpec& spec : all_specs(19, 3)) {
     specs.push_back(spec);
     if (spec.format == WeightFormat::kFloat) specs.back().in = 136;
+    // Segments of three units: five whole ones, and two units of a sixth.
+    specs.push_back(specs.back());
+    specs.back().in = 17 * layout_of(spec).unit_columns();
   }
   return specs;
 }
@@ -41,6 +45,86 @@ TEST(CudaLinearPackTest, EveryElementIsWhereItsPlaceSays) {
             << to_string(spec) << " row " << row << " column " << column;
       }
     }
+  }
+}
+
+TEST(CudaLinearPackTest, UnitsOfAPairOfSegmentsLieInTurn) {
+  for (int units = 1; units <= 200; ++units) {
+    const UnitOrder order(units);
+    std::set<int> places;
+    int sum = 0;
+    for (int segment = 0; segment < kLinearSegments; ++segment) {
+      const int length = order.length(segment), odd_length = order.length(segment - segment % 2 + 1);
+      for (int unit = 0; unit < length; ++unit) {
+        const int place = order.place(segment, unit);
+        EXPECT_EQ(place, order.place(segment * order.per_segment + unit)) << units;
+        EXPECT_EQ(place, order.first(segment) + UnitOrder::offset(unit, odd_length)) << units;
+        if (unit < odd_length) {
+          EXPECT_EQ(place - order.first(segment - segment % 2), 2 * unit + segment % 2);
+        }
+        places.insert(place);
+      }
+      sum += length;
+    }
+    EXPECT_EQ(sum, units);
+    EXPECT_EQ(std::ssize(places), units) << "two units in one place";
+    EXPECT_EQ(*places.begin(), 0);
+    EXPECT_EQ(*places.rbegin(), units - 1);
+  }
+}
+
+TEST(CudaLinearPackTest, DecodeBlocksDivideTheirSharedMemory) {
+  for (const int unit_bytes : {320, 576, 1088, 2048, 4096}) {
+    for (const int per_segment : {1, 2, 10, 34, 64}) {
+      for (int rows = 1; rows <= 16; ++rows) {
+        for (const int cluster : {1, 2, 4}) {
+          const int row_tiles = rows > 8 ? 2 : 1,
+                    warps = rows > 8 ? kTwoRowTileWarps : decode_warps(unit_bytes);
+          const int stage_units = stage_units_for(per_segment, unit_bytes, 1536);
+          const int block_chunks = kLinearSegments / cluster * per_segment;
+          const DecodePlan plan = make_decode_plan(rows, cluster, per_segment, stage_units, unit_bytes,
+                                                   block_chunks, warps, row_tiles);
+          if (plan.stages == 0) continue;
+          const int slots = warps / plan.segments;
+          EXPECT_GE(plan.tile_stages * stage_units, per_segment);
+          EXPECT_GE(plan.x_offset, slots * plan.segments * plan.stages * plan.stage_bytes);
+          EXPECT_GE(plan.sums_offset - plan.x_offset, 2 * block_chunks * x_pair_bytes(rows));
+          EXPECT_GE(plan.incoming_offset - plan.sums_offset,
+                    slots * (plan.segments - 1) * row_tiles * kSumBytes);
+          EXPECT_GE(plan.barriers_offset - plan.incoming_offset,
+                    slots * plan.exchange_depth * (cluster - 1) * row_tiles * kSumBytes);
+          // Of the ring's stages full and empty, of the sums, and of what other blocks send.
+          EXPECT_GE(plan.shared_bytes - plan.barriers_offset,
+                    8 * slots * (2 * plan.stages + 2 + 2 * plan.exchange_depth));
+          EXPECT_LE(plan.shared_bytes, kMaxSharedBytes);
+          for (const int offset :
+               {plan.x_offset, plan.sums_offset, plan.incoming_offset, plan.barriers_offset})
+            EXPECT_EQ(offset % 16, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaLinearPackTest, TheKernelIsChosenByRowsAndLayout) {
+  const auto kernel = [](const LinearSpec& spec, int64_t rows) {
+    auto* const address = reinterpret_cast<std::byte*>(4096);
+    const LinearCall call{.out = View(address, DType::kF32, {rows, spec.out}),
+                          .weight = {.spec = spec, .data = address}};
+    const std::vector<LinearLaunch> launches =
+        linear_launches(View(address, DType::kBF16, {rows, spec.in}), {&call, 1});
+    return launches.at(0).kernel;
+  };
+  for (const LinearSpec& spec :
+       {affine_spec(64, 128, 4, 64, DType::kBF16), mxfp4_spec(64, 128), float_spec(64, 128, DType::kBF16)}) {
+    EXPECT_EQ(kernel(spec, 16), LinearKernel::kDecode) << to_string(spec);
+    EXPECT_EQ(kernel(spec, 17), LinearKernel::kWide) << to_string(spec);
+  }
+  for (const LinearSpec& spec :
+       {affine_spec(64, 128, 8, 64, DType::kBF16), affine_spec(64, 128, 4, 64, DType::kF32),
+        float_spec(64, 128, DType::kF16), float_spec(64, 128, DType::kF32)}) {
+    EXPECT_EQ(kernel(spec, 32), LinearKernel::kDecode) << to_string(spec);
+    EXPECT_EQ(kernel(spec, 33), LinearKernel::kWide) << to_string(spec);
   }
 }
 

@@ -2,12 +2,13 @@
 // tensor-core steps, how the steps of one tile are summed, and how a finished output is stored. Layout:
 // ops/cuda/linear_layout.h.
 //
-// Three types to a layout:
+// What there is to a layout:
 //   Layout   what with_layout() gives: constants;
 //   Chunk    64 columns of a tile's weights in flight, a lane's share; load_from() asks for them, operand()
 //            makes the A operand of a step. A step of 16 columns has kParts operands, all multiplied by the
 //            same B (f16: two, f32: three);
-//   TileSum  the running sum of one segment of a tile of 16 outputs by 8 rows of x.
+//   TileSum  the running sum of one segment of a tile of 16 outputs by 8 rows of x;
+//   SegmentChunks, TileChunks   where the chunks of a segment, or of a whole tile, lie in memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -137,8 +138,6 @@ struct TileChunks {
   __device__ __forceinline__ TileChunks(const std::byte* weights, int64_t index, int chunks)
       : tile(weights + index * (chunks / Layout::kUnitChunks) * Layout::kUnitBytes),
         order(chunks / Layout::kUnitChunks) {}
-  /// Starts from segment `first` on.
-  __device__ __forceinline__ void start_at(int first) { segment = first, unit = chunk_in_unit = 0; }
   __device__ __forceinline__ const std::byte* unit_bytes() const {
     return tile + int64_t{order.place(segment, unit)} * Layout::kUnitBytes;
   }

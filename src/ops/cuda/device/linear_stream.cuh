@@ -2,7 +2,6 @@
 // in operand order, and how the eight sums of a tile come together. Arithmetic: ops/cuda/linear.h.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "ops/cuda/device/async.cuh"
@@ -263,7 +262,7 @@ __device__ __forceinline__ float load_global(const float* from) {
   return v;
 }
 
-/// How a tile's eight sums come together: the segments of a block in its first warp of the tile ("leader"),
+/// How a tile's eight sums come together: the segments of a block in the warp of its first one ("leader"),
 /// the blocks' sums in the leader of block 0, which then finishes a tile one tile later, so that it seldom
 /// waits for the others. A block alone finishes it at once, and asks for what outputs are added to before it
 /// waits for the sums.
