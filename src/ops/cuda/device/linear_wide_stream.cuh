@@ -25,10 +25,11 @@ constexpr int kSummers = 2;  ///< Warps that sum x.
 constexpr int kMaxStages = 6;
 constexpr int kWideSharedBytes = 227 * 1024;
 
-/// Rows of x of a tile where there are many; and where one tile is all, or a few.
+/// Whether a thread's registers hold the sums of 128 rows: not where integers are kept or f32 has three
+/// parts.
 template <class Layout>
-constexpr bool kHasWideTiles = (Layout::kParts == 1 && !Layout::kKeepsIntegers) || Layout::kFormat
-                                                                                       == LinearFormat::kF16;
+constexpr bool kHasWideTiles = !Layout::kKeepsIntegers && Layout::kParts <= 2;
+/// Rows of x of a tile where there are many; and where one tile is all, or a few.
 template <class Layout>
 constexpr int kManyTileRows = kHasWideTiles<Layout> ? 128 : 64;
 constexpr int kFewTileRows = 32;
