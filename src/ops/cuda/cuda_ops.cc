@@ -108,6 +108,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   launches_.clear();
   outgrown_.clear();
   num_rows_ = rows.num_rows();
+  fusion_.begin_pass(num_rows_);
   sequences_.clear();
   page_tables_.clear();
   recurrent_sequences_.clear();
@@ -135,6 +136,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
 }
 
 void CudaOps::launch_recorded() {
+  fusion_.flush();
   if (!fault_.ok() || launches_.empty()) return;
   fault_ = inputs_.upload(stream_);
   if (!fault_.ok()) return;
@@ -169,16 +171,16 @@ std::byte* CudaOps::scratch(int64_t bytes) {
 
 void CudaOps::embed(View out, const LinearWeight& table, std::span<const int32_t> tokens, float scale) {
   if (!fault_.ok() || tokens.empty()) return;
-  launches_.add<launch_embed>(embed_launch(out, table, inputs_.add(tokens), scale));
+  record<launch_embed>(embed_launch(out, table, inputs_.add(tokens), scale));
 }
 
 void CudaOps::rms_norm(View out, View x, View weight, const RmsNormOptions& options) {
   if (!fault_.ok() || x.num_rows() == 0) return;
-  launches_.add<launch_rms_norm>(rms_norm_launch(out, x, weight, options));
+  record<launch_rms_norm>(rms_norm_launch(out, x, weight, options));
 }
 
 void CudaOps::gated_rms_norm(const GatedRmsNormCall& call) {
-  if (fault_.ok() && call.x.num_rows() > 0) launches_.add<launch_gated_rms_norm>(gated_rms_norm_launch(call));
+  if (fault_.ok() && call.x.num_rows() > 0) fusion_.gated_rms_norm(gated_rms_norm_launch(call));
 }
 
 void CudaOps::linear(View x, std::span<const LinearCall> calls) {
@@ -186,25 +188,25 @@ void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   LinearKernel kernel = LinearKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = LinearKernel::kDecode;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = LinearKernel::kWide;
-  for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) launches_.add<launch_linear>(launch);
+  for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) record<launch_linear>(launch);
 }
 
 void CudaOps::rope_table(View cos, View sin, std::span<const int32_t> positions,
                          std::span<const double> inv_freq, double multiplier) {
   if (!fault_.ok() || positions.empty() || inv_freq.empty()) return;
   const bool are_of_pass = positions.data() == positions_.data() && positions.size() == positions_.size();
-  launches_.add<launch_rope_table>(rope_table_launch(
+  record<launch_rope_table>(rope_table_launch(
       cos, sin, are_of_pass ? device_positions_ : inputs_.add(positions), inputs_.add(inv_freq), multiplier));
 }
 
 void CudaOps::qk_norm_rope(const QkNormRopeCall& call) {
-  if (fault_.ok() && call.q.num_rows() > 0) launches_.add<launch_qk_norm_rope>(qk_norm_rope_launch(call));
+  if (fault_.ok() && call.q.num_rows() > 0) record<launch_qk_norm_rope>(qk_norm_rope_launch(call));
 }
 
 void CudaOps::append_kv(const KvPages& pages, View k, View v, const RowBatch& rows) {
   TF_DCHECK(rows.num_rows() == num_rows_);
   if (fault_.ok() && rows.num_rows() > 0)
-    launches_.add<launch_append_kv>(append_kv_launch(pages, k, v, attention_rows_));
+    record<launch_append_kv>(append_kv_launch(pages, k, v, attention_rows_));
 }
 
 void CudaOps::attention(const AttentionCall& call) {
@@ -218,24 +220,22 @@ void CudaOps::attention(const AttentionCall& call) {
     if (memory == nullptr) return;
     launch = attention_launch(call, attention_rows_, memory, kernel);
   }
-  launches_.add<launch_attention>(launch);
+  record<launch_attention>(launch);
 }
 
 void CudaOps::causal_conv(const CausalConvCall& call) {
-  if (fault_.ok() && num_rows_ > 0)
-    launches_.add<launch_causal_conv>(causal_conv_launch(call, recurrent_rows_));
+  if (fault_.ok() && num_rows_ > 0) fusion_.causal_conv(causal_conv_launch(call, recurrent_rows_));
 }
 
 void CudaOps::dynamic_conv(const DynamicConvCall& call) {
-  if (fault_.ok() && num_rows_ > 0)
-    launches_.add<launch_dynamic_conv>(dynamic_conv_launch(call, attention_rows_));
+  if (fault_.ok() && num_rows_ > 0) record<launch_dynamic_conv>(dynamic_conv_launch(call, attention_rows_));
 }
 
 void CudaOps::gated_delta(const GatedDeltaCall& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
   const RecurrentShape& shape = call.states->shape;
   const int64_t num_keys = call.k.dim(1) / shape.key_dim;
-  launches_.add<launch_gated_delta>(
+  fusion_.gated_delta(
       gated_delta_launch(call, recurrent_rows_, recurrence_blocks(shape, num_keys, recurrent_rows_)));
 }
 
@@ -243,38 +243,38 @@ void CudaOps::mamba2(const Mamba2Call& call) {
   if (!fault_.ok() || num_rows_ == 0) return;
   const RecurrentShape& shape = call.states->shape;
   const int64_t num_groups = call.b.dim(1) / shape.key_dim;
-  launches_.add<launch_mamba2>(
+  record<launch_mamba2>(
       mamba2_launch(call, recurrent_rows_, recurrence_blocks(shape, num_groups, recurrent_rows_)));
 }
 
 void CudaOps::mlp_activation(View out, View gate, View up, const MlpActivation& activation) {
   if (!fault_.ok() || up.num_rows() == 0) return;
-  launches_.add<launch_mlp_activation>(mlp_activation_launch(out, gate, up, activation));
+  record<launch_mlp_activation>(mlp_activation_launch(out, gate, up, activation));
 }
 
 void CudaOps::sigmoid_mul(View out, View x, View gate, int64_t head_dim, int64_t gate_head_stride) {
   if (fault_.ok() && x.num_rows() > 0)
-    launches_.add<launch_sigmoid_mul>(sigmoid_mul_launch(out, x, gate, head_dim, gate_head_stride));
+    record<launch_sigmoid_mul>(sigmoid_mul_launch(out, x, gate, head_dim, gate_head_stride));
 }
 
 void CudaOps::add_gated(View out, View x, View gate) {
-  if (fault_.ok() && x.num_rows() > 0) launches_.add<launch_add_gated>(add_gated_launch(out, x, gate));
+  if (fault_.ok() && x.num_rows() > 0) record<launch_add_gated>(add_gated_launch(out, x, gate));
 }
 
 void CudaOps::softcap(View x, float limit) {
-  if (fault_.ok() && x.num_rows() > 0) launches_.add<launch_softcap>(softcap_launch(x, limit));
+  if (fault_.ok() && x.num_rows() > 0) record<launch_softcap>(softcap_launch(x, limit));
 }
 
 void CudaOps::route(const RouteCall& call) {
   if (!fault_.ok() || call.router_logits.num_rows() == 0) return;
-  launches_.add<launch_route>(route_launch(call));
+  record<launch_route>(route_launch(call));
 }
 
 void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
   const ExpertsKernel kernel = experts_kernel(options_.kernels);
   std::byte* memory = scratch(experts_scratch_bytes(call, kernel));
-  if (memory != nullptr) launches_.add<launch_experts>(experts_launch(call, memory, kernel));
+  if (memory != nullptr) record<launch_experts>(experts_launch(call, memory, kernel));
 }
 
 bool CudaOps::takes_shared_expert(const ExpertsCall& call) const {
@@ -282,8 +282,7 @@ bool CudaOps::takes_shared_expert(const ExpertsCall& call) const {
 }
 
 void CudaOps::gather_rows(View out, View x, std::span<const int32_t> rows) {
-  if (fault_.ok() && !rows.empty())
-    launches_.add<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
+  if (fault_.ok() && !rows.empty()) record<launch_gather_rows>(gather_rows_launch(out, x, inputs_.add(rows)));
 }
 
 bool CudaOps::reserve_drawn(size_t num_words) {
@@ -309,10 +308,10 @@ void CudaOps::sample(std::span<int32_t> tokens, View logits, std::span<const Sam
   if (!fault_.ok() || rows.empty() || !reserve_drawn(rows.size() + probabilities.size())) return;
   std::vector<DeviceSampleRow> device_rows;
   for (const SampleRow& row : rows) device_rows.push_back(device_sample_row(row));
-  launches_.add<launch_sample>(sample_launch(drawn_, logits, inputs_.add<DeviceSampleRow>(device_rows)));
+  record<launch_sample>(sample_launch(drawn_, logits, inputs_.add<DeviceSampleRow>(device_rows)));
   auto* found = reinterpret_cast<float*>(drawn_ + rows.size());
   if (!probabilities.empty())
-    launches_.add<launch_token_probabilities>(token_probabilities_launch(found, logits, drawn_));
+    record<launch_token_probabilities>(token_probabilities_launch(found, logits, drawn_));
   launch_recorded();
   if (!fault_.ok()) return;
   fault_ = wait();
@@ -330,7 +329,7 @@ void CudaOps::top_tokens(std::span<int32_t> tokens, std::span<float> values, Vie
   auto* found = reinterpret_cast<float*>(drawn_ + tokens.size());
   std::byte* memory = scratch(top_tokens_scratch_bytes(logits, k));
   if (memory == nullptr) return;
-  launches_.add<launch_top_tokens>(top_tokens_launch(drawn_, found, logits, k, memory));
+  record<launch_top_tokens>(top_tokens_launch(drawn_, found, logits, k, memory));
   launch_recorded();
   if (!fault_.ok()) return;
   fault_ = wait();

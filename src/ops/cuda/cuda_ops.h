@@ -10,6 +10,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/launch_list.h"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/op_fusion.h"
 #include "ops/cuda/pass_graphs.h"
 #include "ops/cuda/pass_inputs.h"
 #include "ops/cuda/recurrences.h"
@@ -73,6 +74,12 @@ class CudaOps final : public Ops {
   /// Makes room for so many words at drawn_; false, and a fault, without memory.
   bool reserve_drawn(size_t num_words);
   void fail(Status status);
+  /// Adds a launch behind everything recorded so far.
+  template <auto kLaunch, class Launch>
+  void record(const Launch& launch) {
+    fusion_.flush();
+    launches_.add<kLaunch>(launch);
+  }
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();
@@ -83,6 +90,7 @@ class CudaOps final : public Ops {
   Stream stream_ = nullptr;
   PassGraphs graphs_;
   LaunchList launches_;
+  OpFusion fusion_{launches_};  ///< Before launches_.
   PassInputs inputs_;
 
   // Of the pass being recorded.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/norms_params.h"
+
 struct CUstream_st;
 
 namespace tensorfold::cuda {
@@ -85,8 +87,21 @@ struct CausalConvLaunch {
 inline constexpr int kMaxConvTaps = 4;
 inline constexpr int kMaxKeyDim = 256;
 
+/// causal_conv(), gated_delta() of its outputs, and if norm.out is not null gated_rms_norm() of theirs, for
+/// few rows: as one kernel.
+struct GatedDeltaStepLaunch {
+  CausalConvLaunch conv;
+  RecurrenceLaunch delta;
+  GatedRmsNormLaunch norm;
+};
+inline constexpr int kMaxStepRows = 8;       ///< Of a sequence.
+inline constexpr int kMaxStepHeadDim = 128;  ///< Dk and Dv.
+/// Value heads that share a key head: a cluster of blocks.
+inline constexpr int kMaxStepHeads = 8;
+
 void launch_gated_delta(CUstream_st* stream, const RecurrenceLaunch& launch);
 void launch_mamba2(CUstream_st* stream, const RecurrenceLaunch& launch);
+void launch_gated_delta_step(CUstream_st* stream, const GatedDeltaStepLaunch& launch);
 void launch_causal_conv(CUstream_st* stream, const CausalConvLaunch& launch);
 
 }  // namespace tensorfold::cuda

@@ -62,6 +62,13 @@ struct RecurrenceBlock {
     first_head = (key_head * p.run_columns + first_column) / p.value_dim;
     num_heads = (key_head * p.run_columns + first_column + num_columns - 1) / p.value_dim + 1 - first_head;
   }
+  /// One value head of a sequence.
+  __device__ __forceinline__ RecurrenceBlock(const RecurrenceLaunch& p, const RecurrentSequence& sequence_,
+                                             int head)
+      : sequence(sequence_), num_columns(p.value_dim), first_head(head), num_heads(1) {
+    key_head = head * p.value_dim / p.run_columns;
+    first_column = head * p.value_dim - key_head * p.run_columns;
+  }
   /// Of the block's column 0, among the columns of all value heads.
   __device__ __forceinline__ int64_t first_of_all(const RecurrenceLaunch& p) const {
     return int64_t{key_head} * p.run_columns + first_column;

@@ -1,0 +1,122 @@
+// See op_fusion.h.
+#include "ops/cuda/op_fusion.h"
+
+#include <initializer_list>
+
+namespace tensorfold::cuda {
+namespace {
+
+/// Blocks that are worth one launch: beyond two rounds of a large device, kernels that each do one thing read
+/// and write the states faster.
+constexpr int64_t kMaxStepBlocks = 264;
+
+/// The bytes from the first to the last of some rows.
+struct Extent {
+  const std::byte *begin, *end;
+};
+template <class T>
+Extent extent(const T* data, int64_t columns, int64_t stride, int64_t num_rows) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  return {bytes, bytes + ((num_rows - 1) * stride + columns) * static_cast<int64_t>(sizeof(T))};
+}
+bool are_apart(std::initializer_list<Extent> some, std::initializer_list<Extent> others) {
+  for (const Extent& a : some) {
+    for (const Extent& b : others) {
+      if (a.begin < b.end && b.begin < a.end) return false;
+    }
+  }
+  return true;
+}
+
+int num_heads(const RecurrenceLaunch& delta) {
+  return delta.num_key_heads * (delta.run_columns / delta.value_dim);
+}
+
+/// Whether the recurrence is of the convolution's outputs, both are of a size for one kernel, and nothing is
+/// written that other blocks still read.
+bool are_a_step(const CausalConvLaunch& conv, const RecurrenceLaunch& delta, int64_t num_rows) {
+  const auto is_within = [&](const RowsOfFloats& rows, int64_t columns) {
+    return rows.data >= conv.out && rows.data + columns <= conv.out + conv.num_channels &&
+           (rows.stride == conv.out_stride || num_rows == 1);
+  };
+  const int64_t keys = int64_t{delta.num_key_heads} * delta.key_dim;
+  const int64_t values = int64_t{delta.num_key_heads} * delta.run_columns;
+  if (conv.sequences != delta.sequences || conv.num_sequences != delta.num_sequences ||
+      conv.slot_stride != delta.slot_stride || conv.max_rows > kMaxStepRows ||
+      delta.key_dim > kMaxStepHeadDim || delta.value_dim > kMaxStepHeadDim ||
+      delta.run_columns % delta.value_dim != 0 || delta.run_columns / delta.value_dim > kMaxStepHeads ||
+      int64_t{num_heads(delta)} * delta.num_sequences > kMaxStepBlocks)
+    return false;
+  // All channels are read by someone, so that all of out and of the kept rows are written.
+  if (2 * keys + values != conv.num_channels || delta.keys.data == delta.queries.data) return false;
+  if (!is_within(delta.keys, keys) || !is_within(delta.queries, keys) || !is_within(delta.values, values))
+    return false;
+  const Extent mixed = extent(conv.out, conv.num_channels, conv.out_stride, num_rows);
+  const Extent out = extent(delta.out, values, delta.out_stride, num_rows);
+  return are_apart({mixed, out}, {extent(conv.x.data, conv.num_channels, conv.x.stride, num_rows),
+                                  extent(delta.decay.data, num_heads(delta), delta.decay.stride, num_rows),
+                                  extent(delta.beta.data, num_heads(delta), delta.beta.stride, num_rows)}) &&
+         are_apart({mixed}, {out});
+}
+
+/// Whether the norm is of the recurrence's outputs, head by head.
+bool belongs_to(const GatedRmsNormLaunch& norm, const CausalConvLaunch& conv, const RecurrenceLaunch& delta,
+                int64_t num_rows) {
+  if (norm.x != delta.out || (norm.x_stride != delta.out_stride && num_rows > 1) ||
+      norm.num_rows != num_rows || norm.num_groups != num_heads(delta) || norm.group_size != delta.value_dim)
+    return false;
+  const int64_t values = int64_t{norm.num_groups} * norm.group_size;
+  const Extent normed = extent(norm.out, values, norm.out_stride, num_rows);
+  const Extent gate = extent(norm.gate, values, norm.gate_stride, num_rows);
+  const Extent mixed = extent(conv.out, conv.num_channels, conv.out_stride, num_rows);
+  const Extent out = extent(delta.out, values, delta.out_stride, num_rows);
+  return are_apart({normed},
+                   {mixed, out, gate, extent(conv.x.data, conv.num_channels, conv.x.stride, num_rows),
+                    extent(delta.decay.data, num_heads(delta), delta.decay.stride, num_rows),
+                    extent(delta.beta.data, num_heads(delta), delta.beta.stride, num_rows)}) &&
+         are_apart({gate}, {mixed, out});
+}
+
+}  // namespace
+
+void OpFusion::begin_pass(int64_t num_rows) {
+  conv_.reset(), delta_.reset();
+  num_rows_ = num_rows;
+}
+
+void OpFusion::flush() {
+  if (conv_ && delta_) {
+    launches_.add<launch_gated_delta_step>(
+        GatedDeltaStepLaunch{.conv = *conv_, .delta = *delta_, .norm = {}});
+  } else if (conv_) {
+    launches_.add<launch_causal_conv>(*conv_);
+  }
+  conv_.reset(), delta_.reset();
+}
+
+void OpFusion::causal_conv(const CausalConvLaunch& launch) {
+  flush();
+  conv_ = launch;
+}
+
+void OpFusion::gated_delta(const RecurrenceLaunch& launch) {
+  if (conv_ && !delta_ && are_a_step(*conv_, launch, num_rows_)) {
+    delta_ = launch;
+    return;
+  }
+  flush();
+  launches_.add<launch_gated_delta>(launch);
+}
+
+void OpFusion::gated_rms_norm(const GatedRmsNormLaunch& launch) {
+  if (conv_ && delta_ && belongs_to(launch, *conv_, *delta_, num_rows_)) {
+    launches_.add<launch_gated_delta_step>(
+        GatedDeltaStepLaunch{.conv = *conv_, .delta = *delta_, .norm = launch});
+    conv_.reset(), delta_.reset();
+    return;
+  }
+  flush();
+  launches_.add<launch_gated_rms_norm>(launch);
+}
+
+}  // namespace tensorfold::cuda
