@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <set>
@@ -105,8 +106,12 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
   };
   const Way ways[] = {
       {"few", ExpertsKernel::kFewRows},
-      {"few plain", ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false}},
-      {"few dense", ExpertsKernel::kFewRows, {.dense_blocks = true}},
+      {"few plain",
+       ExpertsKernel::kFewRows,
+       {.prefetch_down = false, .streams = ExpertStreams::kNever, .narrow_down = false}},
+      {"few stream", ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}},
+      {"few blocks", ExpertsKernel::kFewRows, {.streams = ExpertStreams::kNever}},
+      {"few dense", ExpertsKernel::kFewRows, {.streams = ExpertStreams::kNever, .dense_blocks = true}},
       {"pairs", ExpertsKernel::kPairs},
       {"many", ExpertsKernel::kManyRows},
   };
@@ -161,7 +166,7 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
 }  // namespace
 }  // namespace tensorfold::cuda
 
-int main() {
+int main(int argc, char** argv) {
   using namespace tensorfold;
   using namespace tensorfold::cuda;
   if (!have_device()) return std::fprintf(stderr, "cuda_experts_bench: no sm_90 device\n"), 1;
@@ -173,7 +178,9 @@ int main() {
       .format = WeightFormat::kAffine, .dtype = DType::kBF16, .bits = 8, .group_size = 64};
   const LinearSpec mxfp4 = {
       .format = WeightFormat::kMxfp4, .dtype = DType::kBF16, .bits = 4, .group_size = 32};
-  const std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096};
+  std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096};
+  if (argc > 1) rows.clear();
+  for (int i = 1; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
   const Model models[] = {
       {"Qwen3.6-35B-A3B 4-bit", 2048, 512, 256, 8, affine4, false, {MlpActivation::Kind::kSilu}},
       {"gpt-oss-20b MXFP4",

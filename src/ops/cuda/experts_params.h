@@ -59,9 +59,13 @@ struct ExpertTask {
   int32_t count;
 };
 
+/// One row: whether weights come as a stream (device/experts_stream.cuh), where that can be.
+enum class ExpertStreams : uint8_t { kWhereFaster, kNever, kAlways };
+
 /// What the kernels for few rows may do to be faster; benches turn each off.
 struct ExpertVariants {
   bool prefetch_down = true;  ///< One row: gate and up's blocks ask for down's weights, into L2.
+  ExpertStreams streams = ExpertStreams::kWhereFaster;
   bool narrow_down = true;    ///< A tile a warp where down has few columns.
   bool dense_blocks = false;  ///< Three blocks an SM with less on its way each, instead of two.
 };

@@ -62,6 +62,9 @@ std::vector<LinearLaunch> linear_launches(View x, std::span<const LinearCall> ca
     if (launch == launches.end()) launch = launches.insert(launches.end(), empty_launch(x, layout, kernel));
     add_call(*launch, call);
   }
+  for (LinearLaunch& launch : launches) {
+    if (kernel == LinearKernel::kAuto && is_short(launch)) launch.kernel = LinearKernel::kShort;
+  }
   return launches;
 }
 
@@ -69,6 +72,8 @@ void launch_linear(CUstream_st* stream, const LinearLaunch& launch) {
   if (launch.num_rows == 0) return;
   if (launch.kernel == LinearKernel::kWide) {
     launch_linear_wide(stream, launch);
+  } else if (launch.kernel == LinearKernel::kShort && can_be_short(launch)) {
+    launch_linear_short(stream, launch);
   } else {
     launch_linear_decode(stream, launch);
   }

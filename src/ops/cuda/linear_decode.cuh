@@ -14,12 +14,6 @@
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
 
-/// The kWarps multiplying warps of the block meet, without the producing one.
-template <int kWarps>
-__device__ __forceinline__ void sync_multiplying_warps() {
-  asm volatile("bar.sync 1, %0;" ::"n"(32 * kWarps) : "memory");
-}
-
 /// Stages x, then multiplies the slot's tiles: by the kWarps multiplying warps.
 template <class Layout, int kRowTiles, int kWarps, class Finisher>
 __device__ __forceinline__ void multiply_tiles(const LinearLaunch& p, const DecodePlan& plan,
@@ -71,7 +65,12 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
   if (plan.cluster > 1) cluster_arrive();
   launch_dependents();
   if (warp == kWarps) {
-    produce_weights<Layout>(p, plan, block, slots, shared_address(shared));
+    produce_tiles<Layout>(
+        p.chunks, p.num_tiles, 1, plan, block, slots, shared_address(shared), [&](int tile) {
+          const LinearDeviceCall& call = call_of_tile(p, tile);
+          constexpr int64_t kUnits = Layout::kUnitChunks;
+          return call.weights + (tile - call.first_tile) * (p.chunks / kUnits) * Layout::kUnitBytes;
+        });
     if (plan.cluster > 1) cluster_wait();
     wait_for_previous_kernel();
   } else {

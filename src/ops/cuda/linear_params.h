@@ -16,9 +16,10 @@ inline constexpr int kMaxLinearCalls = 8;  ///< Products of one x that share a l
 
 /// Which kernel computes a product. Tests force each; callers leave kAuto.
 enum class LinearKernel : uint8_t {
-  kAuto,    ///< kDecode up to max_decode_rows() rows, kWide beyond.
-  kDecode,  ///< One warp per tile and segment, mma.sync, 16 rows at a time.
+  kAuto,    ///< kShort where is_short(), else kDecode up to max_decode_rows() rows, kWide beyond.
+  kDecode,  ///< One warp per tile and segment, mma.sync, 16 rows at a time; weights as a stream.
   kWide,    ///< Tiles of many rows.
+  kShort,   ///< As kDecode, of small matrices, whose weights registers hold. Where it cannot be: kDecode.
 };
 /// Whether the wide kernel has tiles of few rows for a layout: one operand to a step, summed as it is.
 constexpr bool has_few_row_tiles(const LinearLayout& layout) {
@@ -69,12 +70,51 @@ struct LinearLaunch {
 };
 static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
 
+/// Bytes that a lane holds of a chunk of weights in registers.
+TF_CONTRACT_FUNCTION constexpr int held_chunk_bytes(const LinearLayout& layout) {
+  const int words = 4 * layout.bits;
+  if (layout.format == LinearFormat::kMxfp4) return words + 4;
+  if (layout.format != LinearFormat::kAffine) return words;
+  const int groups = layout.group_size < kLinearChunkColumns ? kLinearChunkColumns / layout.group_size : 1;
+  return words + groups * 4 * layout.scale_bytes();
+}
+/// Chunks that a lane may hold in a block of 256 threads, of which `blocks` are on a multiprocessor: 64
+/// registers of two, 36 of three; an even number.
+TF_CONTRACT_FUNCTION constexpr int held_chunks(const LinearLayout& layout, int blocks = 2) {
+  const int bytes = held_chunk_bytes(layout);
+  return bytes > 64 ? 2 : (blocks == 2 ? 256 : 144) / bytes / 2 * 2;
+}
+
+inline constexpr int kMaxShortRows = 8;
+/// Shared memory for x of a block of kShort, two of which are on a multiprocessor.
+inline constexpr int kMaxShortOperandBytes = 96 << 10;
+/// Tiles of a block: two where there are more than two blocks of one on each multiprocessor (of 132).
+constexpr int short_block_tiles(int num_tiles) { return num_tiles <= 2 * 132 ? 1 : 2; }
+
+/// Whether kShort can compute a launch: layouts that checkpoints have most.
+constexpr bool can_be_short(const LinearLaunch& p) {
+  const bool has_kernel =
+      p.layout.format == LinearFormat::kBf16 || p.layout.format == LinearFormat::kMxfp4 ||
+      (p.layout.format == LinearFormat::kAffine && p.layout.scale_type == ScaleType::kBf16 &&
+       (p.layout.bits == 4 || p.layout.bits == 8));
+  return has_kernel && p.num_rows <= kMaxShortRows &&
+         p.chunks * 2 * (p.num_rows * 64 + 16) <= kMaxShortOperandBytes;
+}
+/// Whether it should: registers hold at least half of the weights at once.
+constexpr bool is_short(const LinearLaunch& p) {
+  const int tiles = short_block_tiles(p.num_tiles);
+  return can_be_short(p) && p.num_tiles <= 3 * 132 * tiles &&
+         p.chunks_per_segment <= 2 * held_chunks(p.layout) / tiles;
+}
+
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.
 void launch_linear(CUstream_st* stream, const LinearLaunch& launch);
 
 /// Its kernels, each for every layout: any number of rows, 8 or 16 at a time; tiles of many rows (sm_90).
 void launch_linear_decode(CUstream_st* stream, const LinearLaunch& launch);
 void launch_linear_wide(CUstream_st* stream, const LinearLaunch& launch);
+/// For what can_be_short().
+void launch_linear_short(CUstream_st* stream, const LinearLaunch& launch);
 
 /// And for affine groups, by the type of their scales.
 void launch_linear_decode_affine_bf16(CUstream_st* stream, const LinearLaunch& launch);

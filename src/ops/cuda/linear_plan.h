@@ -22,7 +22,7 @@ struct DecodePlan {
   int stage_bytes;     ///< Of a warp.
   int tile_stages;     ///< That a tile takes.
   int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
-  int x_offset, sums_offset, incoming_offset, barriers_offset, shared_bytes;
+  int x_offset, sums_offset, incoming_offset, extra_offset, barriers_offset, shared_bytes;
 };
 
 /// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
@@ -37,9 +37,10 @@ constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
 }
 
 /// A plan for `rows` rows a block in clusters of `cluster`, segments of `units` units, `stage_units` of them
-/// a stage, and x of up to `block_chunks` chunks a block; stages may be 0: x does not fit.
+/// a stage, x of up to `block_chunks` chunks a block, and `extra_bytes` (a multiple of 16) of the kernel's
+/// own; stages may be 0: x does not fit.
 inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_units, int unit_bytes,
-                                   int block_chunks, int warps, int row_tiles) {
+                                   int block_chunks, int warps, int row_tiles, int extra_bytes = 0) {
   DecodePlan plan{};
   plan.cluster = cluster;
   plan.segments = kLinearSegments / cluster;
@@ -54,7 +55,7 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_u
   const int sums_bytes = slots * (plan.segments - 1) * sums;
   const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
   const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
-  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - slot_barrier_bytes;
+  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - extra_bytes - slot_barrier_bytes;
   // A stage is its bytes, and the two barriers of a slot are counted as one a warp: a slot has two or more.
   constexpr int kMaxStages = 8;
   const int fitting = left < 0 ? 0 : left / (warps * (plan.stage_bytes + 8));
@@ -62,7 +63,8 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_u
   plan.x_offset = warps * plan.stages * plan.stage_bytes;
   plan.sums_offset = plan.x_offset + x_bytes;
   plan.incoming_offset = plan.sums_offset + sums_bytes;
-  plan.barriers_offset = plan.incoming_offset + incoming_bytes;
+  plan.extra_offset = plan.incoming_offset + incoming_bytes;
+  plan.barriers_offset = plan.extra_offset + extra_bytes;
   plan.shared_bytes = plan.barriers_offset + slot_barrier_bytes + warps * plan.stages * 8;
   return plan;
 }

@@ -244,8 +244,11 @@ constexpr How kHows[] = {
     {ExpertsKernel::kPairs},
     {ExpertsKernel::kManyRows},
     {ExpertsKernel::kFewRows},
-    {ExpertsKernel::kFewRows, {.prefetch_down = false, .narrow_down = false, .dense_blocks = false}},
-    {ExpertsKernel::kFewRows, {.prefetch_down = true, .narrow_down = true, .dense_blocks = true}},
+    {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}},
+    {ExpertsKernel::kFewRows,
+     {.prefetch_down = false, .streams = ExpertStreams::kNever, .narrow_down = false, .dense_blocks = false}},
+    {ExpertsKernel::kFewRows,
+     {.prefetch_down = true, .streams = ExpertStreams::kNever, .narrow_down = true, .dense_blocks = true}},
 };
 
 /// Runs the call on scratch full of NaN.

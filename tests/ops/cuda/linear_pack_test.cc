@@ -128,6 +128,38 @@ TEST(CudaLinearPackTest, TheKernelIsChosenByRowsAndLayout) {
   }
 }
 
+TEST(CudaLinearPackTest, SmallMatricesOfFewRowsTakeTheShortKernel) {
+  auto* const address = reinterpret_cast<std::byte*>(4096);
+  const auto kernel = [&](int64_t rows, const std::vector<LinearSpec>& specs,
+                          LinearKernel wish = LinearKernel::kAuto) {
+    std::vector<LinearCall> calls;
+    for (const LinearSpec& spec : specs)
+      calls.push_back(
+          {.out = View(address, DType::kF32, {rows, spec.out}), .weight = {.spec = spec, .data = address}});
+    const auto launches = linear_launches(View(address, DType::kBF16, {rows, specs[0].in}), calls, wish);
+    EXPECT_EQ(launches.size(), 1u);
+    return launches.at(0).kernel;
+  };
+  const auto four = [](int64_t out, int64_t in) { return affine_spec(out, in, 4, 64, DType::kBF16); };
+  // Qwen3.6-35B-A3B: the inputs of a recurrence, what leaves it, a router. gpt-oss-20b: q, k and v.
+  const std::vector<LinearSpec> inputs = {four(2048, 2048), four(2048, 2048), four(4096, 2048),
+                                          four(4096, 2048), four(32, 2048),   four(32, 2048)};
+  EXPECT_EQ(kernel(1, inputs), LinearKernel::kShort);
+  EXPECT_EQ(kernel(kMaxShortRows, inputs), LinearKernel::kShort);
+  EXPECT_EQ(kernel(kMaxShortRows + 1, inputs), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, inputs, LinearKernel::kDecode), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {four(2048, 4096)}), LinearKernel::kShort);
+  EXPECT_EQ(kernel(1, {float_spec(256, 2048, DType::kBF16)}), LinearKernel::kShort);
+  EXPECT_EQ(kernel(1, {four(5120, 2880)}), LinearKernel::kShort);
+  // Too many tiles, too long a row, too much x for two blocks, and layouts that are rare.
+  EXPECT_EQ(kernel(1, {four(248320, 2048)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {four(17408, 5120)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {four(5120, 17408)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(8, {four(64, 8192)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {affine_spec(64, 128, 6, 64, DType::kBF16)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {affine_spec(64, 128, 4, 64, DType::kF16)}), LinearKernel::kDecode);
+}
+
 TEST(CudaLinearPackTest, MatricesAreStoredAtTheirOwnSize) {
   for (const LinearSpec& spec : specs()) {
     const LinearLayout layout = layout_of(spec);

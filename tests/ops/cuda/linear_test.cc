@@ -21,6 +21,7 @@ struct Way {
 
   std::string name() const {
     if (kernel == LinearKernel::kDecode) return "decode";
+    if (kernel == LinearKernel::kShort) return "short";
     return std::string(tuning.wide_tile == kFew ? "few/" : "wide/") + std::to_string(tuning.wide_split) +
            "x" + std::to_string(tuning.wide_share);
   }
@@ -33,6 +34,7 @@ struct Way {
 };
 constexpr Way kDecode{LinearKernel::kDecode};
 constexpr Way kWays[] = {kDecode,
+                         {LinearKernel::kShort},
                          {LinearKernel::kWide, {1, 1, kMany}},
                          {LinearKernel::kWide, {1, 2, kMany}},
                          {LinearKernel::kWide, {2, 1, kMany}},

@@ -6,6 +6,7 @@
 
 #include "ops/cuda/device/activation.cuh"
 #include "ops/cuda/device/async.cuh"
+#include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/experts_params.h"
 
@@ -26,14 +27,6 @@ __host__ __device__ __forceinline__ const ExpertProduct& product_of(const Expert
 /// The only or the first projection of a stage; kGateUp has up as well.
 __device__ __forceinline__ const ExpertMatrices& matrices_of(const ExpertsLaunch& p, ExpertStage stage) {
   return stage == ExpertStage::kDown ? p.down : stage == ExpertStage::kUp ? p.up : p.gate;
-}
-
-/// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous
-/// one reads the experts' numbers so: written by the kernel before that, which the previous one has waited
-/// for before it let this one start; from L2, since L1 may still hold what lay there earlier.
-template <class T>
-__device__ __forceinline__ T load_written(const T* from) {
-  return __ldcg(from);
 }
 
 /// Whether tasks are pairs, task i number i.

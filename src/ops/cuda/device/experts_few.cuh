@@ -14,95 +14,26 @@
 
 #include "ops/cuda/device/async.cuh"
 #include "ops/cuda/device/experts.cuh"
+#include "ops/cuda/device/experts_stream.cuh"
 #include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/linear_operand.cuh"
 #include "ops/cuda/device/mma.cuh"
+#include "ops/cuda/device/register_stream.cuh"
 #include "ops/cuda/experts_params.h"
 #include "ops/cuda/multiprocessors.h"
 
 namespace tensorfold::cuda {
 namespace experts_few {
 
-constexpr int kThreads = 32 * kLinearSegments;
 constexpr int kMaxSharedBytes = 200 << 10;
-
-/// Chunks that a warp has on their way: 64 registers a lane of a block of two an SM, 36 of three; an even
-/// number.
-template <class Layout, int kBlocks = 2>
-constexpr int kChunksAhead = sizeof(Chunk<Layout>) > 64
-                                 ? 2
-                                 : (kBlocks == 2 ? 256 : 144) / sizeof(Chunk<Layout>) / 2 * 2;
 
 /// Layouts that have kernels of three blocks an SM: integers of four bits, whose conversion takes long.
 template <class Layout>
 constexpr bool kHasDenseBlocks = Layout::kIsPrescaled&& Layout::kBits == 4;
 
-/// A warp's segment of a product, in chunks.
-struct Segment {
-  int begin;
-  int length;
-};
+using namespace register_stream;
 __device__ __forceinline__ Segment segment_of_warp(const ExpertProduct& product) {
-  const int begin = min(static_cast<int>(threadIdx.x / 32) * product.chunks_per_segment, product.chunks);
-  return {begin, min(begin + product.chunks_per_segment, product.chunks) - begin};
-}
-
-/// Brings a segment's columns of `rows` rows to shared memory in operand order: per 32 columns [row][4
-/// lanes][two steps x (low pair, high pair)], zeros from column `in` on. A lane moves pieces of 8 columns of
-/// a row, half a step, a few loads before their stores. Every lane of the warp calls it.
-template <class RowOf>
-__device__ __forceinline__ void stage_x(std::byte* to, int operand_bytes, int rows, const Segment& segment,
-                                        int in, const RowOf& row_of) {
-  constexpr int kBatch = 4;
-  const int pieces = segment.length * 8, total = rows * pieces;
-  if (total == 0) return;
-  // i / pieces is the upper half of i times this, for i * pieces below 2^32.
-  const uint32_t reciprocal = 0xffffffffu / static_cast<uint32_t>(pieces) + 1;
-  for (int first = threadIdx.x % 32; first < total; first += 32 * kBatch) {
-    uint4 v[kBatch];
-    std::byte* at[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int i = min(first + 32 * j, total - 1);  // The last piece again, where there are no more.
-      const int row = static_cast<int>(__umulhi(static_cast<uint32_t>(i), reciprocal)),
-                piece = i - row * pieces;
-      const int column = segment.begin * kLinearChunkColumns + piece * 8;
-      v[j] = load_written(reinterpret_cast<const uint4*>(row_of(row) + (column < in ? column : 0)));
-      if (column >= in) v[j] = {0, 0, 0, 0};
-      at[j] = to + piece / 4 * operand_bytes + row * 64 + piece % 4 * 4;
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      auto* words = reinterpret_cast<uint32_t*>(at[j]);
-      words[0] = v[j].x, words[4] = v[j].y, words[8] = v[j].z, words[12] = v[j].w;
-    }
-  }
-  __syncwarp();
-}
-
-/// sum += chunk `index` of a segment's weights times its 64 columns of x, in operand order.
-template <class Layout>
-__device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int index, const uint4 (&b)[2],
-                                               TileSum<Layout>& sum) {
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    uint32_t a[Layout::kParts][4];
-#pragma unroll
-    for (int part = 0; part < Layout::kParts; ++part) weights.operand(step, part, a[part]);
-    const uint4& columns = b[step / 2];
-    sum.add(a, step % 2 == 0 ? columns.x : columns.z, step % 2 == 0 ? columns.y : columns.w);
-    if (Layout::ends_group(index, step)) sum.end_group(weights, Layout::group_of_step(step));
-  }
-}
-
-/// The tree of arithmetic.md over eight floats that are `distance` apart.
-template <class Layout>
-__device__ __forceinline__ float add_segments(const float* sums, int distance) {
-  float pairs[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __fadd_rn(sums[2 * i * distance], sums[(2 * i + 1) * distance]);
-  const float sum = __fadd_rn(__fadd_rn(pairs[0], pairs[1]), __fadd_rn(pairs[2], pairs[3]));
-  return __fmul_rn(sum, Layout::kResultScale);
+  return register_stream::segment_of_warp(product.chunks, product.chunks_per_segment);
 }
 
 /// Asks for this block's share of its expert's down, which the next kernel reads: into L2, a warp a piece.
@@ -394,6 +325,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class Layout>
 void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage) {
   const ExpertProduct& product = product_of(p, stage);
+  if (p.kind == ExpertTasks::kOneRow && p.variants.streams != ExpertStreams::kNever &&
+      experts_stream::launch_stage<Layout>(stream, p, stage))
+    return;
   if (stage == ExpertStage::kDown && p.kind == ExpertTasks::kOneRow) {
     auto* kernel = experts_one_row_down_kernel<Layout>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);

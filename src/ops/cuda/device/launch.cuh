@@ -29,4 +29,12 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+/// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous
+/// one reads the experts' numbers so: written by the kernel before that, which the previous one has waited
+/// for before it let this one start; from L2, since L1 may still hold what lay there earlier.
+template <class T>
+__device__ __forceinline__ T load_written(const T* from) {
+  return __ldcg(from);
+}
+
 }  // namespace tensorfold::cuda

@@ -11,6 +11,12 @@
 
 namespace tensorfold::cuda {
 
+/// The kWarps multiplying warps of the block meet, without the producing one.
+template <int kWarps>
+__device__ __forceinline__ void sync_multiplying_warps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * kWarps) : "memory");
+}
+
 /// Which blocks this one is among: its cluster of `clusters`, and its rank there.
 struct BlockPlace {
   int rank, cluster, clusters;
@@ -65,14 +71,40 @@ struct RingTurn {
   }
 };
 
+/// How tiles are dealt to the slots of a grid: `deal` of them at a time, 1 or 2, in turn.
+struct DealtTiles {
+  int deal, slots;
+  __device__ __forceinline__ int first(int slot) const { return slot * deal; }
+  __device__ __forceinline__ int next(int tile) const {
+    const bool ends_deal = (tile & (deal - 1)) == deal - 1;
+    return ends_deal ? tile + 1 + (slots - 1) * deal : tile + 1;
+  }
+};
+
+/// Asks for one stage of a slot's ring, of a pair of segments whose lengths in units are `even` and `odd`:
+/// their units [unit, unit + stage_units), which lie as UnitOrder says at `weights`.
+template <class Layout>
+__device__ __forceinline__ void bring_stage(const std::byte* weights, int even, int odd, int unit,
+                                            int stage_units, uint32_t to, uint32_t full) {
+  constexpr int kUnitBytes = Layout::kUnitBytes;
+  const int end = unit + stage_units, both_end = min(end, odd), alone_end = min(end, even);
+  mbarrier_expect_bytes(full, (max(both_end - unit, 0) + max(alone_end - unit, 0)) * kUnitBytes);
+  if (unit < both_end)
+    bulk_copy(to, weights + int64_t{2 * unit} * kUnitBytes, 2 * (both_end - unit) * kUnitBytes, full);
+  for (int u = max(unit, odd); u < alone_end; ++u)
+    bulk_copy(to + 2 * (u - unit) * kUnitBytes, weights + int64_t{u + odd} * kUnitBytes, kUnitBytes, full);
+}
+
 /// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for. A
 /// lane has a pair of segments of a slot. Slots take the tiles in turn, so that their rings go round
 /// together.
-template <class Layout>
-__device__ __forceinline__ void produce_weights(const LinearLaunch& p, const DecodePlan& plan,
-                                                const BlockPlace& at, int slots, uint32_t shared) {
-  constexpr int kUnitBytes = Layout::kUnitBytes;
-  const UnitOrder order(p.chunks / Layout::kUnitChunks);
+/// weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of `deal`
+/// tiles.
+template <class Layout, class TileWeights>
+__device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int deal, const DecodePlan& plan,
+                                              const BlockPlace& at, int slots, uint32_t shared,
+                                              const TileWeights& weights_of_tile) {
+  const UnitOrder order(chunks / Layout::kUnitChunks);
   const int lane = static_cast<int>(threadIdx.x % 32), pairs = plan.segments / 2;
   const int slot = lane / pairs, segment = lane % pairs * 2;
   const bool has_pair = slot < slots;
@@ -81,28 +113,19 @@ __device__ __forceinline__ void produce_weights(const LinearLaunch& p, const Dec
   const int even = order.length(at.rank * plan.segments + segment),
             odd = order.length(at.rank * plan.segments + segment + 1);
   RingTurn turn;
-  for (int tile = slot * at.clusters + at.cluster; __any_sync(0xffffffffu, has_pair && tile < p.num_tiles);
-       tile += slots * at.clusters) {
-    const bool has_tile = has_pair && tile < p.num_tiles;
+  const DealtTiles dealt{deal, slots * at.clusters};
+  for (int tile = dealt.first(slot * at.clusters + at.cluster);
+       __any_sync(0xffffffffu, has_pair && tile < num_tiles); tile = dealt.next(tile)) {
+    const bool has_tile = has_pair && tile < num_tiles;
     const std::byte* weights = nullptr;
-    if (has_tile) {
-      const LinearDeviceCall& call = call_of_tile(p, tile);
-      const int64_t units =
-          int64_t{tile - call.first_tile} * order.units + order.first(at.rank * plan.segments + segment);
-      weights = call.weights + units * kUnitBytes;
-    }
+    if (has_tile)
+      weights = weights_of_tile(tile) +
+                int64_t{order.first(at.rank * plan.segments + segment)} * Layout::kUnitBytes;
     for (int unit = 0; unit < order.per_segment; unit += plan.stage_units, turn.next(plan.stages)) {
       if (!has_tile) continue;
-      const uint32_t full = ring.full + turn.stage * 8;
-      const uint32_t to = stages + turn.stage * plan.segments * plan.stage_bytes;
-      const int end = unit + plan.stage_units, both_end = min(end, odd), alone_end = min(end, even);
       mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
-      mbarrier_expect_bytes(full, (max(both_end - unit, 0) + max(alone_end - unit, 0)) * kUnitBytes);
-      if (unit < both_end)
-        bulk_copy(to, weights + int64_t{2 * unit} * kUnitBytes, 2 * (both_end - unit) * kUnitBytes, full);
-      for (int u = max(unit, odd); u < alone_end; ++u)
-        bulk_copy(to + 2 * (u - unit) * kUnitBytes, weights + int64_t{u + odd} * kUnitBytes, kUnitBytes,
-                  full);
+      bring_stage<Layout>(weights, even, odd, unit, plan.stage_units,
+                          stages + turn.stage * plan.segments * plan.stage_bytes, ring.full + turn.stage * 8);
     }
   }
 }
@@ -262,6 +285,34 @@ __device__ __forceinline__ float load_global(const float* from) {
   return v;
 }
 
+/// How the sums of a block's segments come together, in the warp of its first one ("leader").
+template <int kRowTiles>
+struct SegmentSums {
+  std::byte* sums;         ///< [segments - 1][kRowTiles][kSumBytes]
+  uint64_t *full, *empty;  ///< Every lane arrives, for what it wrote or read itself.
+  uint32_t phase = 0;
+
+  /// By the warps of the others, the sum of `segment`.
+  __device__ __forceinline__ void hand_over(const float (&acc)[kRowTiles][4], int segment, int lane) {
+    mbarrier_wait(empty, phase ^ 1);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      *reinterpret_cast<float4*>(sums + ((segment - 1) * kRowTiles + r) * kSumBytes + lane * 16) =
+          float4{acc[r][0], acc[r][1], acc[r][2], acc[r][3]};
+    }
+    mbarrier_arrive(full);
+    phase ^= 1;
+  }
+  /// By the leader: acc, its own sum, becomes that of all.
+  __device__ __forceinline__ void collect(float (&acc)[kRowTiles][4], int segments, int lane) {
+    if (segments == 1) return;
+    mbarrier_wait(full, phase);
+    add_tree<kRowTiles>(acc, sums, segments, lane);
+    mbarrier_arrive(empty);
+    phase ^= 1;
+  }
+};
+
 /// How a tile's eight sums come together: the segments of a block in the warp of its first one ("leader"),
 /// the blocks' sums in the leader of block 0, which then finishes a tile one tile later, so that it seldom
 /// waits for the others. A block alone finishes it at once, and asks for what outputs are added to before it
@@ -270,12 +321,11 @@ template <class Layout, int kRowTiles>
 struct Finisher {
   const LinearLaunch& p;
   const DecodePlan& plan;
-  std::byte* sums;                   ///< [segments - 1][kRowTiles][kSumBytes]
-  std::byte* incoming;               ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
-  uint64_t *sums_full, *sums_empty;  ///< One each; every lane arrives, for what it wrote or read itself.
+  SegmentSums<kRowTiles> of_block;
+  std::byte* incoming;  ///< [exchange_depth][cluster - 1][kRowTiles][kSumBytes], block 0's used.
   uint64_t *incoming_full, *incoming_empty;  ///< [exchange_depth]; full in block 0, empty in the others.
   int segment, rank, lane, first_row;
-  uint32_t sum_phase = 0, exchange_phase = 0;
+  uint32_t exchange_phase = 0;
   int slot = 0;  ///< Of the exchange.
   int pending_tile = -1;
   /// Alone: what the tile's sums are added to. In a cluster: the sums of pending_tile.
@@ -284,14 +334,9 @@ struct Finisher {
   __device__ __forceinline__ void add(int tile, const TileSum<Layout> (&sum)[kRowTiles]) {
     float acc[kRowTiles][4];
     copy(acc, [&](int r, int i) { return sum[r].acc[i]; });
-    if (segment > 0) return hand_over(acc);
+    if (segment > 0) return of_block.hand_over(acc, segment, lane);
     if (plan.cluster == 1) load_before(tile);
-    if (plan.segments > 1) {
-      mbarrier_wait(sums_full, sum_phase);
-      add_tree<kRowTiles>(acc, sums, plan.segments, lane);
-      mbarrier_arrive(sums_empty);
-      sum_phase ^= 1;
-    }
+    of_block.collect(acc, plan.segments, lane);
     if (plan.cluster == 1) return store(tile, acc, [&](int r, int i, const float*) { return held[r][i]; });
     if (rank > 0) return send(acc);
     finish_pending();
@@ -314,16 +359,6 @@ struct Finisher {
  private:
   __device__ __forceinline__ void next_slot() {
     if (++slot == plan.exchange_depth) slot = 0, exchange_phase ^= 1;
-  }
-  __device__ __forceinline__ void hand_over(const float (&acc)[kRowTiles][4]) {
-    mbarrier_wait(sums_empty, sum_phase ^ 1);
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      *reinterpret_cast<float4*>(sums + ((segment - 1) * kRowTiles + r) * kSumBytes + lane * 16) =
-          float4{acc[r][0], acc[r][1], acc[r][2], acc[r][3]};
-    }
-    mbarrier_arrive(sums_full);
-    sum_phase ^= 1;
   }
   __device__ __forceinline__ void send(const float (&acc)[kRowTiles][4]) {
     mbarrier_wait(&incoming_empty[slot], exchange_phase ^ 1);
@@ -389,19 +424,20 @@ __device__ __forceinline__ Finisher<Layout, kRowTiles> make_finisher(const Linea
   // Barriers: of the rings, then per slot sums full and empty, incoming full and empty.
   auto* slot_barriers = reinterpret_cast<uint64_t*>(shared + plan.barriers_offset) + slots * plan.stages * 2 +
                         at.slot * (2 + 2 * plan.exchange_depth);
-  return {.p = p,
-          .plan = plan,
-          .sums = shared + plan.sums_offset + at.slot * (plan.segments - 1) * kRowTiles * kSumBytes,
-          .incoming = shared + plan.incoming_offset +
-                      at.slot * plan.exchange_depth * (plan.cluster - 1) * kRowTiles * kSumBytes,
-          .sums_full = slot_barriers,
-          .sums_empty = slot_barriers + 1,
-          .incoming_full = slot_barriers + 2,
-          .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
-          .segment = at.segment,
-          .rank = rank,
-          .lane = static_cast<int>(threadIdx.x % 32),
-          .first_row = first_row};
+  return {
+      .p = p,
+      .plan = plan,
+      .of_block = {.sums = shared + plan.sums_offset + at.slot * (plan.segments - 1) * kRowTiles * kSumBytes,
+                   .full = slot_barriers,
+                   .empty = slot_barriers + 1},
+      .incoming = shared + plan.incoming_offset +
+                  at.slot * plan.exchange_depth * (plan.cluster - 1) * kRowTiles * kSumBytes,
+      .incoming_full = slot_barriers + 2,
+      .incoming_empty = slot_barriers + 2 + plan.exchange_depth,
+      .segment = at.segment,
+      .rank = rank,
+      .lane = static_cast<int>(threadIdx.x % 32),
+      .first_row = first_row};
 }
 
 /// By the producing warp.
@@ -420,8 +456,8 @@ __device__ __forceinline__ void init_ring_barriers(const DecodePlan& plan, int s
 template <class Finisher>
 __device__ __forceinline__ void init_finisher_barriers(const DecodePlan& plan, const Finisher& finisher) {
   if (finisher.segment > 0 || finisher.lane > 0) return;
-  mbarrier_init(finisher.sums_full, 32 * (plan.segments > 1 ? plan.segments - 1 : 1));
-  mbarrier_init(finisher.sums_empty, 32);
+  mbarrier_init(finisher.of_block.full, 32 * (plan.segments > 1 ? plan.segments - 1 : 1));
+  mbarrier_init(finisher.of_block.empty, 32);
   for (int i = 0; i < 2 * plan.exchange_depth; ++i) mbarrier_init(&finisher.incoming_full[i], 1);
   fence_mbarrier_init();
 }
