@@ -1,6 +1,6 @@
-// The cuda backend: every op becomes launches of the pass (launch_list.h), which run when the pass ends or a
-// token is asked for, as a CUDA graph where a pass of that shape was seen before. What each op computes: the
-// other files of this folder; whether kernels agree: engine/self_check.h.
+// The cuda backend: ops become launches of the pass (op_fusion.h, launch_list.h), which run when the pass
+// ends or a token is asked for, as a CUDA graph where a pass of that shape was seen before. What each op
+// computes: the other files of this folder; whether kernels agree: engine/self_check.h.
 #pragma once
 
 #include <memory>
@@ -90,7 +90,7 @@ class CudaOps final : public Ops {
   Stream stream_ = nullptr;
   PassGraphs graphs_;
   LaunchList launches_;
-  OpFusion fusion_{launches_};  ///< Before launches_.
+  OpFusion fusion_{launches_};  ///< What is recorded passes through it.
   PassInputs inputs_;
 
   // Of the pass being recorded.

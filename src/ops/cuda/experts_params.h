@@ -64,7 +64,7 @@ enum class ExpertStreams : uint8_t { kWhereFaster, kNever, kAlways };
 
 /// What the kernels for few rows may do to be faster; benches turn each off.
 struct ExpertVariants {
-  bool prefetch_down = true;  ///< One row: gate and up's blocks ask for down's weights, into L2.
+  bool prefetch_down = true;  ///< One row, no stream: gate and up's blocks ask for down's, into L2.
   ExpertStreams streams = ExpertStreams::kWhereFaster;
   bool narrow_down = true;    ///< A tile a warp where down has few columns.
   bool dense_blocks = false;  ///< Three blocks an SM with less on its way each, instead of two.
@@ -131,7 +131,7 @@ constexpr int max_expert_tasks(int64_t pairs, int num_experts, int task_rows) {
 
 /// Bytes of 32 columns of x in operand order (device/experts_few.cuh), `rows` rows; the 16 more put
 /// neighbouring ones into different banks.
-TF_CONTRACT_FUNCTION constexpr int expert_operand_bytes(int rows) { return rows * 64 + 16; }
+TF_CONTRACT_FUNCTION constexpr int expert_operand_bytes(int rows) { return x_pair_bytes(rows); }
 
 /// Shared memory that the kernels for few rows need for `rows` rows of a product's x.
 TF_CONTRACT_FUNCTION constexpr int64_t expert_operand_bytes(const ExpertProduct& product, int rows) {

@@ -27,7 +27,7 @@ struct alignas(16) HeadRow {
   float keys[kMaxStepHeadDim], queries[kMaxStepHeadDim];  ///< In the order of ring_place(), as convolved.
   float values[kMaxStepHeadDim];
   float out[kMaxStepHeadDim];  ///< What the state gives for the query.
-  float g, beta, unused[2];
+  float g, beta;
 };
 
 /// A thread's channel of the convolution.
@@ -210,7 +210,7 @@ __device__ __forceinline__ void convolve(const CausalConvLaunch& p, const Head& 
                                          int part, int place, HeadRow* rows) {
   const bool writes = part == 2 || head.first_column == 0;
   float* out = p.out + int64_t{head.sequence.first_row} * p.out_stride + channel.index;
-  const int at = place / 32 * 32 + ring_place(place % 32);
+  const int at = ring_place(place);
   channel.run(p, head.sequence.num_rows, [&](int r, float y) {
     if (part == 0) rows[r].keys[at] = y;
     if (part == 1) rows[r].queries[at] = y;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kThreads)
     convolve(p.conv, head, channel, part, place, rows);
   } else if (part < 2) {  // A missing key is -0: see PreparingWarp::load_keys().
     for (int r = 0; r < s.num_rows; ++r)
-      (part == 0 ? rows[r].keys : rows[r].queries)[place / 32 * 32 + ring_place(place % 32)] = -0.0f;
+      (part == 0 ? rows[r].keys : rows[r].queries)[ring_place(place)] = -0.0f;
   }
   const int gate_row = thread - 3 * kMaxStepHeadDim;
   if (gate_row >= 0 && gate_row < s.num_rows) {
@@ -269,6 +269,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (norms) norm.run(p.norm, norm_row, head.first_head, rows[warp].out);
   if (s.num_stored > 0 && s.num_stored == s.num_rows) tile.store(delta, head);
+  __syncwarp();
   cluster_wait();
   if (has_channel && s.num_stored > 0 && (part == 2 || head.first_column == 0))
     channel.keep(p.conv, s.num_stored);

@@ -70,6 +70,17 @@ struct LinearLaunch {
 };
 static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
 
+/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
+/// more put the eight 32-column pieces that a warp writes at once into different banks.
+TF_CONTRACT_FUNCTION constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
+
+/// Layouts that checkpoints have most: the kernels of small matrices and of streamed experts have these.
+constexpr bool is_common(const LinearLayout& layout) {
+  if (layout.format == LinearFormat::kBf16 || layout.format == LinearFormat::kMxfp4) return true;
+  return layout.format == LinearFormat::kAffine && layout.scale_type == ScaleType::kBf16 &&
+         (layout.bits == 4 || layout.bits == 8);
+}
+
 /// Bytes that a lane holds of a chunk of weights in registers.
 TF_CONTRACT_FUNCTION constexpr int held_chunk_bytes(const LinearLayout& layout) {
   const int words = 4 * layout.bits;
@@ -91,19 +102,19 @@ inline constexpr int kMaxShortOperandBytes = 96 << 10;
 /// Tiles of a block: two where there are more than two blocks of one on each multiprocessor (of 132).
 constexpr int short_block_tiles(int num_tiles) { return num_tiles <= 2 * 132 ? 1 : 2; }
 
-/// Whether kShort can compute a launch: layouts that checkpoints have most.
+/// The most tiles that kShort takes by itself: three blocks of two on each multiprocessor (of 132), two of
+/// which are there from the start. Larger products are streams.
+inline constexpr int kMaxShortTiles = 3 * 2 * 132;
+
+/// Whether kShort can compute a launch.
 constexpr bool can_be_short(const LinearLaunch& p) {
-  const bool has_kernel =
-      p.layout.format == LinearFormat::kBf16 || p.layout.format == LinearFormat::kMxfp4 ||
-      (p.layout.format == LinearFormat::kAffine && p.layout.scale_type == ScaleType::kBf16 &&
-       (p.layout.bits == 4 || p.layout.bits == 8));
-  return has_kernel && p.num_rows <= kMaxShortRows &&
-         p.chunks * 2 * (p.num_rows * 64 + 16) <= kMaxShortOperandBytes;
+  return is_common(p.layout) && p.num_rows <= kMaxShortRows &&
+         p.chunks * 2 * x_pair_bytes(p.num_rows) <= kMaxShortOperandBytes;
 }
-/// Whether it should: registers hold at least half of the weights at once.
+/// Whether it should: a block's registers hold half of its weights or more at once.
 constexpr bool is_short(const LinearLaunch& p) {
   const int tiles = short_block_tiles(p.num_tiles);
-  return can_be_short(p) && p.num_tiles <= 3 * 132 * tiles &&
+  return can_be_short(p) && p.num_tiles <= kMaxShortTiles &&
          p.chunks_per_segment <= 2 * held_chunks(p.layout) / tiles;
 }
 

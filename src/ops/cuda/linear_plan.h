@@ -1,4 +1,5 @@
-// How the blocks of linear()'s decode kernel divide their work and their shared memory.
+// How the blocks of linear()'s decode kernel, and of the stream of experts(), divide their work and their
+// shared memory.
 // Plain arithmetic for host and device.
 #pragma once
 
@@ -24,10 +25,6 @@ struct DecodePlan {
   int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
   int x_offset, sums_offset, incoming_offset, extra_offset, barriers_offset, shared_bytes;
 };
-
-/// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
-/// more put the eight 32-column pieces that a warp writes at once into different banks.
-TF_CONTRACT_FUNCTION constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
 
 /// Units of a stage: an even share of a segment of `units` units, of about `stage_target` bytes. A wait and a
 /// copy cost some 60 instructions.

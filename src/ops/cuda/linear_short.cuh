@@ -24,7 +24,6 @@ using namespace register_stream;
 template <class Layout, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_short_kernel(const __grid_constant__ LinearLaunch p, const int operand_bytes) {
-  static_assert(sizeof(Chunk<Layout>) == held_chunk_bytes(Layout::kLayout));
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ __align__(16) float sums[kLinearSegments][kTiles][128];
   constexpr int kAhead = kChunksAhead<Layout> / kTiles;
@@ -60,8 +59,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                            ? static_cast<const float*>(call.out)[row * call.out_stride + column]
                            : 0.0f;
   std::byte* x = shared + segment.begin * 2 * operand_bytes;
-  stage_x(x, operand_bytes, p.num_rows, segment, p.in,
-          [&](int r) { return reinterpret_cast<const __nv_bfloat16*>(p.x) + r * p.x_stride; });
+  stage_segment_x(x, operand_bytes, p.num_rows, segment, p.in,
+                  [&](int r) { return reinterpret_cast<const __nv_bfloat16*>(p.x) + r * p.x_stride; });
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
   uint32_t b_address = shared_address(x) + min(lane / 4, p.num_rows - 1) * 64 + lane % 4 * 16;
   TileSum<Layout> tile_sums[kTiles];
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
         b_address += 2 * operand_bytes;
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) multiply_chunk<Layout>(ring[i][t], chunk + i, b, tile_sums[t]);
+        for (int t = 0; t < kTiles; ++t) multiply_held_chunk<Layout>(ring[i][t], chunk + i, b, tile_sums[t]);
         const int next = chunk + i + kAhead;
         if (next < segment.length) {
 #pragma unroll
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 template <class Layout>
 void launch_short(CUstream_st* stream, const LinearLaunch& p) {
-  const int operand_bytes = p.num_rows * 64 + 16;
+  const int operand_bytes = x_pair_bytes(p.num_rows);
   const auto launch = [&](auto* kernel, int tiles) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShortOperandBytes);
     launch_kernel(kernel, dim3((p.num_tiles + tiles - 1) / tiles), dim3(kThreads),

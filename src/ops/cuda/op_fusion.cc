@@ -47,10 +47,14 @@ bool are_a_step(const CausalConvLaunch& conv, const RecurrenceLaunch& delta, int
       delta.run_columns % delta.value_dim != 0 || delta.run_columns / delta.value_dim > kMaxStepHeads ||
       int64_t{num_heads(delta)} * delta.num_sequences > kMaxStepBlocks)
     return false;
-  // All channels are read by someone, so that all of out and of the kept rows are written.
-  if (2 * keys + values != conv.num_channels || delta.keys.data == delta.queries.data) return false;
-  if (!is_within(delta.keys, keys) || !is_within(delta.queries, keys) || !is_within(delta.values, values))
+  // Every channel is some block's, so that all of out and of the kept rows are written.
+  if (!is_within(delta.keys, keys) || !is_within(delta.queries, keys) || !is_within(delta.values, values) ||
+      2 * keys + values != conv.num_channels)
     return false;
+  const Extent of_keys = extent(delta.keys.data, keys, 0, 1),
+               of_queries = extent(delta.queries.data, keys, 0, 1),
+               of_values = extent(delta.values.data, values, 0, 1);
+  if (!are_apart({of_keys, of_values}, {of_queries}) || !are_apart({of_keys}, {of_values})) return false;
   const Extent mixed = extent(conv.out, conv.num_channels, conv.out_stride, num_rows);
   const Extent out = extent(delta.out, values, delta.out_stride, num_rows);
   return are_apart({mixed, out}, {extent(conv.x.data, conv.num_channels, conv.x.stride, num_rows),

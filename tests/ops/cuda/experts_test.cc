@@ -560,6 +560,10 @@ TEST_F(CudaExpertsTest, EqualsLinearPerExpertAtLargerSizes) {
   for (const int64_t rows : {1, 5, 130}) check(wide, {}, rows, 8, true, 0, 77 + static_cast<uint32_t>(rows));
   const Layer all({.num_experts = 32, .into = affine4(64, 64, 64), .out_of = affine4(64, 64, 64)}, true);
   for (const int64_t rows : {1, 4, 600}) check(all, {}, rows, 32, false, 0, 99 + static_cast<uint32_t>(rows));
+  // gpt-oss-20b's: more tiles of down than multiprocessors, more of gate and up than slots; 15 choices with
+  // the shared expert are the most that one row's streams take (below).
+  const Layer long_streams({.num_experts = 5, .into = mxfp4(2880, 2880), .out_of = mxfp4(2880, 2880)}, true);
+  for (const int64_t rows : {1, 2}) check(long_streams, kActivations[2], rows, 4, true, 0, 55);
 }
 
 /// One row with a shared expert beside its choices, scaled by `gate` if there is one.
@@ -606,7 +610,7 @@ TEST_F(CudaExpertsTest, AddsASharedExpertLast) {
   }
   for (const MlpActivation& activation : kActivations) check_shared(kShapes[1], activation, 3, -1.5f);
   const Shape large{.num_experts = 33, .into = affine4(512, 2048, 64), .out_of = affine4(2048, 512, 64)};
-  for (const int64_t k : {8, 31}) check_shared(large, kActivations[0], k, 0.5f);
+  for (const int64_t k : {8, 15, 16, 31}) check_shared(large, kActivations[0], k, 0.5f);
 }
 
 // More pairs than are taken at a time.

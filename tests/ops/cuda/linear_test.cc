@@ -115,6 +115,7 @@ const LinearSpec kSpecs[] = {
     affine(320, 1024, 4, 128),
     affine(64, 640, 4, 128),
     affine(5120, 2048, 4, 64),
+    affine(4260, 2880, 4, 64),  // An odd number of tiles; more chunks than registers hold of two.
     affine(33, 96, 4, 32),
     affine(300, 4096, 8, 64),
     affine(77, 576, 8, 64),
@@ -236,7 +237,7 @@ float exact_product(const RandomMatrix& m, const DeviceX& x, int64_t row, int64_
 }
 
 TEST_F(CudaLinearTest, WhereIntegersAreKeptScaleAndBiasMultiplyAGroupsSums) {
-  constexpr int64_t kRows = 9;
+  constexpr int64_t kRows = 9;  // kShort takes all but the last.
   for (const LinearSpec& spec : every_format()) {
     if (!layout_of(spec).keeps_integers()) continue;
     const DeviceMatrix m(spec, 11);
@@ -246,8 +247,9 @@ TEST_F(CudaLinearTest, WhereIntegersAreKeptScaleAndBiasMultiplyAGroupsSums) {
     }
     x.device.upload(x.host);
     for (const Way& way : kWays) {
-      const std::vector<float> got = run(m, x.rows(0, kRows), way);
-      for (int64_t t = 0; t < kRows; ++t) {
+      const int64_t num_rows = way.kernel == LinearKernel::kShort ? kMaxShortRows : kRows;
+      const std::vector<float> got = run(m, x.rows(0, num_rows), way);
+      for (int64_t t = 0; t < num_rows; ++t) {
         for (int64_t o = 0; o < spec.out; ++o) {
           ASSERT_EQ(got[static_cast<size_t>(t * spec.out + o)], exact_product(m.host, x, t, o))
               << to_string(spec) << " row " << t << " output " << o << " " << way.name();
@@ -285,41 +287,42 @@ TEST_F(CudaLinearTest, AWeightIsTheOneThatItsFormatDefines) {
 /// Calls of four formats, five in all, so that they need several launches; one output beside the other, the
 /// third with a bias, the fourth added to what is there, the fifth in bf16.
 TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparateOnes) {
-  constexpr int64_t kIn = 640, kRows = 37;
+  constexpr int64_t kIn = 640, kMostRows = 37;
   const LinearSpec specs[] = {affine(130, kIn, 4, 64), affine(16, kIn, 4, 64), affine(200, kIn, 8, 64),
                               dense(24, kIn), mxfp4_spec(48, kIn)};
   std::vector<std::unique_ptr<DeviceMatrix>> matrices;
   for (const LinearSpec& spec : specs) matrices.push_back(std::make_unique<DeviceMatrix>(spec, 7 + spec.out));
-  const DeviceX x(kRows, kIn, 5);
+  const DeviceX x(kMostRows, kIn, 5);
   std::vector<float> bias_host(200);
   for (size_t i = 0; i < bias_host.size(); ++i) bias_host[i] = 0.37f * static_cast<float>(i) - 9.0f;
   const DeviceArray<float> bias(bias_host);
 
   for (const Way& way : kWays) {
+    const int64_t num_rows = way.kernel == LinearKernel::kShort ? 5 : kMostRows;
     constexpr int64_t kWidth = 130 + 16 + 200 + 24;
-    DeviceArray<float> out(kRows * kWidth);
-    out.upload(std::vector<float>(kRows * kWidth, 2.5f));
-    DeviceArray<bf16> out_bf16(kRows * 48);
-    const View all(out.data(), DType::kF32, {kRows, kWidth});
+    DeviceArray<float> out(static_cast<size_t>(num_rows * kWidth));
+    out.upload(std::vector<float>(out.size(), 2.5f));
+    DeviceArray<bf16> out_bf16(static_cast<size_t>(num_rows * 48));
+    const View all(out.data(), DType::kF32, {num_rows, kWidth});
     const LinearCall calls[] = {
         {.out = all.columns(0, 130), .weight = matrices[0]->weight()},
         {.out = all.columns(130, 16), .weight = matrices[1]->weight()},
         {.out = all.columns(146, 200), .weight = matrices[2]->weight(bias.data())},
         {.out = all.columns(346, 24), .weight = matrices[3]->weight(bias.data()), .accumulate = true},
-        {.out = View(out_bf16.data(), DType::kBF16, {kRows, 48}), .weight = matrices[4]->weight()},
+        {.out = View(out_bf16.data(), DType::kBF16, {num_rows, 48}), .weight = matrices[4]->weight()},
     };
-    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, way.kernel);
+    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, num_rows), calls, way.kernel);
     ASSERT_EQ(launches.size(), 4u);
     EXPECT_EQ(launches[0].num_calls, 2);
-    way.launch(nullptr, x.rows(0, kRows), calls);
+    way.launch(nullptr, x.rows(0, num_rows), calls);
     cuda_check(cudaDeviceSynchronize());
     EXPECT_TRUE(out.guards_intact() && out_bf16.guards_intact());
     const std::vector<float> got = out.download();
     const std::vector<bf16> got_bf16 = out_bf16.download();
     int64_t column = 0;
     for (int c = 0; c < 5; ++c) {
-      const std::vector<float> plain = run(*matrices[c], x.rows(0, kRows), kDecode);
-      for (int64_t t = 0; t < kRows; ++t) {
+      const std::vector<float> plain = run(*matrices[c], x.rows(0, num_rows), kDecode);
+      for (int64_t t = 0; t < num_rows; ++t) {
         for (int64_t o = 0; o < specs[c].out; ++o) {
           float expected = plain[static_cast<size_t>(t * specs[c].out + o)];
           if (c == 2 || c == 3) expected += bias_host[static_cast<size_t>(o)];
@@ -337,10 +340,35 @@ TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparate
   }
 }
 
+// Two tiles a block, of which one block has the last of one matrix and the first of the next.
+TEST_F(CudaLinearTest, ShortBlocksMaySpanMatrices) {
+  constexpr int64_t kIn = 1024, kRows = 3;
+  const DeviceMatrix first(affine(16 * 132 + 5, kIn, 4, 64), 21), second(affine(16 * 140, kIn, 4, 64), 22);
+  const DeviceX x(kRows, kIn, 23);
+  const auto products = [&](LinearKernel kernel) {
+    const int64_t width = first.host.spec.out + second.host.spec.out;
+    const DeviceArray<float> out(static_cast<size_t>(kRows * width));
+    const View all(out.data(), DType::kF32, {kRows, width});
+    const LinearCall calls[] = {
+        {.out = all.columns(0, first.host.spec.out), .weight = first.weight()},
+        {.out = all.columns(first.host.spec.out, second.host.spec.out), .weight = second.weight()}};
+    const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, kernel);
+    EXPECT_EQ(launches.size(), 1u);
+    EXPECT_TRUE(can_be_short(launches[0]) && short_block_tiles(launches[0].num_tiles) == 2);
+    EXPECT_EQ(launches[0].calls[1].first_tile % 2, 1);
+    launch_linear(nullptr, launches[0]);
+    cuda_check(cudaDeviceSynchronize());
+    EXPECT_TRUE(out.guards_intact());
+    return out.download();
+  };
+  EXPECT_EQ(products(LinearKernel::kShort), products(LinearKernel::kDecode));
+}
+
 TEST_F(CudaLinearTest, ALaunchCanBeCapturedAndReplayed) {
   constexpr int64_t kRows = 3;
   for (const Way& way : kWays) {
-    for (const LinearSpec& spec : {affine(100, 576, 6, 32), affine(64, 640, 2, 128)}) {
+    for (const LinearSpec& spec :
+         {affine(100, 576, 6, 32), affine(64, 640, 2, 128), affine(100, 576, 4, 64)}) {
       const DeviceMatrix m(spec, 3);
       const DeviceX x(kRows, spec.in, 4);
       const std::vector<float> expected = run(m, x.rows(0, kRows), kDecode);

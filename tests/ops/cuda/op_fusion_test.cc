@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
 #include <vector>
 
 #include "ops/cuda/norms.h"
@@ -212,32 +215,61 @@ TEST(OpFusion, LeavesWhatOneKernelDoesNotTake) {
 }
 
 TEST(OpFusion, LeavesOpsThatDoNotBelongTogether) {
-  Host other_out(Sizes{});
-  other_out.layer.delta.keys.data = other_out.layer.conv.x.data;
-  EXPECT_TRUE(other_out.is_separate());
-  Host same_keys(Sizes{});
-  same_keys.layer.delta.keys = same_keys.layer.delta.queries;
-  EXPECT_TRUE(same_keys.is_separate());
-  Host in_place(Sizes{});
-  in_place.layer.conv.x.data = in_place.layer.conv.out;
-  EXPECT_TRUE(in_place.is_separate());
-  Host onto_inputs(Sizes{});
-  onto_inputs.layer.delta.out = const_cast<float*>(onto_inputs.layer.conv.x.data);
-  onto_inputs.layer.norm->x = onto_inputs.layer.delta.out;
-  EXPECT_TRUE(onto_inputs.is_separate());
+  const auto inputs_of = [](Layer& l) { return const_cast<float*>(l.conv.x.data); };
+  const std::function<void(Layer&)> changes[] = {
+      [](Layer& l) { ++l.delta.sequences; },
+      [](Layer& l) { ++l.delta.num_sequences; },
+      [](Layer& l) { l.delta.slot_stride += 4; },
+      // Not of the convolution's outputs, or not of all of them, each once.
+      [&](Layer& l) { l.delta.keys.data = inputs_of(l); },
+      [](Layer& l) { l.delta.keys.stride += 4; },
+      [](Layer& l) { l.delta.queries.stride += 4; },
+      [](Layer& l) { l.delta.values.stride += 4; },
+      [](Layer& l) { l.delta.keys.data = l.delta.queries.data; },
+      [](Layer& l) { l.delta.queries.data += l.delta.key_dim; },
+      [](Layer& l) { l.delta.values.data -= l.delta.key_dim; },
+      [](Layer& l) { ++l.conv.num_channels; },
+      // Onto what other blocks still read.
+      [](Layer& l) { l.conv.x.data = l.conv.out; },
+      [&](Layer& l) { l.norm->x = l.delta.out = inputs_of(l); },
+      [](Layer& l) { l.norm->x = l.delta.out = l.conv.out; },
+      [](Layer& l) { l.delta.decay.data = l.conv.out; },
+      [](Layer& l) { l.delta.beta.data = l.conv.out; },
+      [](Layer& l) { l.delta.decay.data = l.delta.out; },
+      [](Layer& l) { l.delta.beta.data = l.delta.out; },
+  };
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    Host host(Sizes{}, {{2, 2}});
+    changes[i](host.layer);
+    EXPECT_TRUE(host.is_separate()) << i;
+  }
+}
 
-  // A norm of something else: two launches.
-  Host other_norm(Sizes{});
-  other_norm.layer.norm->x = other_norm.layer.conv.x.data;
-  LaunchList expected = one_step({other_norm.layer.conv, other_norm.layer.delta, {}});
-  expected.add<launch_gated_rms_norm>(*other_norm.layer.norm);
-  EXPECT_TRUE(other_norm.fused() == expected);
-  // So where it would write what other heads still read.
-  Host onto_gate(Sizes{});
-  onto_gate.layer.norm->out = reinterpret_cast<uint16_t*>(const_cast<float*>(onto_gate.layer.norm->gate));
-  expected = one_step({onto_gate.layer.conv, onto_gate.layer.delta, {}});
-  expected.add<launch_gated_rms_norm>(*onto_gate.layer.norm);
-  EXPECT_TRUE(onto_gate.fused() == expected);
+TEST(OpFusion, LeavesNormsOfAnythingElse) {
+  const auto halves = [](const float* data) { return reinterpret_cast<uint16_t*>(const_cast<float*>(data)); };
+  const std::function<void(Layer&)> changes[] = {
+      [](Layer& l) { l.norm->x = l.conv.x.data; },
+      [](Layer& l) { l.norm->x_stride += 4; },
+      [](Layer& l) { --l.norm->num_rows; },
+      [](Layer& l) { --l.norm->num_groups; },
+      [](Layer& l) { l.norm->group_size /= 2; },
+      // Onto what other heads still read, or where they write.
+      [&](Layer& l) { l.norm->out = halves(l.norm->gate); },
+      [&](Layer& l) { l.norm->out = halves(l.conv.x.data); },
+      [&](Layer& l) { l.norm->out = halves(l.conv.out); },
+      [&](Layer& l) { l.norm->out = halves(l.delta.out); },
+      [&](Layer& l) { l.norm->out = halves(l.delta.decay.data); },
+      [&](Layer& l) { l.norm->out = halves(l.delta.beta.data); },
+      [](Layer& l) { l.norm->gate = l.conv.out; },
+      [](Layer& l) { l.norm->gate = l.delta.out; },
+  };
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    Host host(Sizes{}, {{2, 2}});
+    changes[i](host.layer);
+    LaunchList expected = one_step({host.layer.conv, host.layer.delta, {}});
+    expected.add<launch_gated_rms_norm>(*host.layer.norm);
+    EXPECT_TRUE(host.fused() == expected) << i;
+  }
 }
 
 TEST(OpFusion, KeepsTheOrderOfLaunches) {

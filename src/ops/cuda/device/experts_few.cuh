@@ -25,7 +25,7 @@
 namespace tensorfold::cuda {
 namespace experts_few {
 
-constexpr int kMaxSharedBytes = 200 << 10;
+constexpr int kMaxFewBytes = 200 << 10;
 
 /// Layouts that have kernels of three blocks an SM: integers of four bits, whose conversion takes long.
 template <class Layout>
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int operand_bytes = expert_operand_bytes(p.task_rows);
   std::byte* x = shared + segment.begin * 2 * operand_bytes;
   __syncwarp();
-  stage_x(x, operand_bytes, task.count, segment, product.in, [&](int row) { return rows[warp][row]; });
+  stage_segment_x(x, operand_bytes, task.count, segment, product.in,
+                  [&](int row) { return rows[warp][row]; });
 
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
   uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
         b_address += 2 * operand_bytes;
 #pragma unroll
-        for (int s = 0; s < 2; ++s) multiply_chunk<Layout>(ring[i][s], chunk + i, b, tile_sums[s]);
+        for (int s = 0; s < 2; ++s) multiply_held_chunk<Layout>(ring[i][s], chunk + i, b, tile_sums[s]);
         const int next = chunk + i + kAhead;
         if (next < segment.length) {
 #pragma unroll
@@ -173,8 +174,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int operand_bytes = expert_operand_bytes(p.task_rows);
   const Segment brought = segment_of_warp(p.out_of);
   __syncwarp();
-  stage_x(shared + brought.begin * 2 * operand_bytes, operand_bytes, task.count, brought, p.out_of.in,
-          [&](int row) { return rows[warp][row]; });
+  stage_segment_x(shared + brought.begin * 2 * operand_bytes, operand_bytes, task.count, brought, p.out_of.in,
+                  [&](int row) { return rows[warp][row]; });
   __syncthreads();
 
   // The tree of arithmetic.md: `half` becomes s0..s3, `pair` s4 + s5.
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (chunk + i < chunks) {
         const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
         b_address += 2 * operand_bytes;
-        multiply_chunk<Layout>(ring[i], chunk + i, b, sum);
+        multiply_held_chunk<Layout>(ring[i], chunk + i, b, sum);
         if (chunk + i + kAhead < chunks) load_next_chunk(ring[i], weights, lane);
         if (--left == 0) end_segment();
       }
@@ -265,8 +266,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int operand_bytes = expert_operand_bytes(choices);
   std::byte* x = shared + segment.begin * 2 * operand_bytes;
-  stage_x(x, operand_bytes, choices, segment, p.out_of.in,
-          [&](int choice) { return x_of_pair(p, ExpertStage::kDown, choice); });
+  stage_segment_x(x, operand_bytes, choices, segment, p.out_of.in,
+                  [&](int choice) { return x_of_pair(p, ExpertStage::kDown, choice); });
   // All columns of the product are the same: a choice's row is every lane's.
   uint32_t b_address = shared_address(x) + lane % 4 * 16;
   const uint32_t segment_bytes = segment.length * 2 * operand_bytes;
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (i < left) {
         const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
         b_address += 2 * operand_bytes;
-        multiply_chunk<Layout>(ring[i], chunk, b, sum);
+        multiply_held_chunk<Layout>(ring[i], chunk, b, sum);
         load_next(ring[i]);
         if (++chunk == segment.length) {
           keep(choice, sum);
@@ -330,7 +331,7 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
     return;
   if (stage == ExpertStage::kDown && p.kind == ExpertTasks::kOneRow) {
     auto* kernel = experts_one_row_down_kernel<Layout>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxFewBytes);
     const auto shared_bytes = static_cast<size_t>(expert_operand_bytes(product, outputs_of_row(p)));
     return launch_kernel(kernel, dim3(product.tiles), dim3(kThreads), shared_bytes, stream, p);
   }
@@ -352,7 +353,7 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
     if (p.variants.dense_blocks || needs_three || Layout::kFormat == LinearFormat::kMxfp4)
       kernel = experts_few_kernel<Layout, 3>;
   }
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxFewBytes);
   launch_kernel(kernel, dim3(blocks, num_tasks), dim3(kThreads), shared_bytes, stream, p, stage);
 }
 

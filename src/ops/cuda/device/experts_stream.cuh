@@ -18,14 +18,6 @@
 namespace tensorfold::cuda {
 namespace experts_stream {
 
-/// Layouts that have these kernels: what checkpoints have most.
-template <class Layout>
-constexpr bool kHasKernels = Layout::kFormat == LinearFormat::kMxfp4 ||
-                             Layout::kFormat == LinearFormat::kBf16 ||
-                             (Layout::kFormat == LinearFormat::kAffine &&
-                              Layout::kScaleType == ScaleType::kBf16 &&
-                              (Layout::kBits == 4 || Layout::kBits == 8));
-
 /// Outputs of a row at most: their products are the rows of down's x.
 constexpr int kMaxOutputs = 16;
 constexpr int kIdBytes = kMaxOutputs * 4;
@@ -247,7 +239,7 @@ constexpr int64_t kLeastBytes = int64_t{12} << 20;
 /// Launches a stage of one row; false: these kernels do not take it, or it is too little for them.
 template <class Layout>
 bool launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage) {
-  if constexpr (kHasKernels<Layout>) {
+  if constexpr (is_common(Layout::kLayout)) {
     constexpr int kWarps = decode_warps(Layout::kUnitBytes);
     constexpr int kThreads = 32 * (kWarps + 1);
     const int outputs = outputs_of_row(p), multiprocessors = num_multiprocessors();

@@ -12,7 +12,7 @@ namespace tensorfold::cuda {
 /// outputs included, and before it ends: then whoever waits for this kernel knows that all earlier ones have
 /// ended. Constants (weights) may be read before, and what an earlier pass left (states): a pass has
 /// ended before the next one begins. So may, from L2, what was written before a kernel that waits before it
-/// lets this one start (device/experts.cuh). A fault sticks to the stream.
+/// lets this one start (load_written()). A fault sticks to the stream.
 template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, const Arguments&... arguments) {

@@ -1,5 +1,6 @@
-// What linear()'s decode kernel is made of: weights that one warp brings to rings in shared memory, x there
-// in operand order, and how the eight sums of a tile come together. Arithmetic: ops/cuda/linear.h.
+// What linear()'s decode kernel and the stream of experts() (device/experts_stream.cuh) are made of: weights
+// that one warp brings to rings in shared memory, x there in operand order, and how the eight sums of a tile
+// come together. Arithmetic: ops/cuda/linear.h.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -17,7 +17,10 @@ constexpr int kThreads = 32 * kLinearSegments;  ///< A warp a segment.
 
 /// Chunks that a warp has on their way, of kBlocks blocks an SM.
 template <class Layout, int kBlocks = 2>
-constexpr int kChunksAhead = held_chunks(Layout::kLayout, kBlocks);
+constexpr int kChunksAhead = [] {
+  static_assert(sizeof(Chunk<Layout>) == held_chunk_bytes(Layout::kLayout));
+  return held_chunks(Layout::kLayout, kBlocks);
+}();
 
 /// A warp's segment of a product, in chunks.
 struct Segment {
@@ -33,8 +36,8 @@ __device__ __forceinline__ Segment segment_of_warp(int chunks, int chunks_per_se
 /// lanes][two steps x (low pair, high pair)], zeros from column `in` on. A lane moves pieces of 8 columns of
 /// a row, half a step, a few loads before their stores. Every lane of the warp calls it.
 template <class RowOf>
-__device__ __forceinline__ void stage_x(std::byte* to, int operand_bytes, int rows, const Segment& segment,
-                                        int in, const RowOf& row_of) {
+__device__ __forceinline__ void stage_segment_x(std::byte* to, int operand_bytes, int rows,
+                                                const Segment& segment, int in, const RowOf& row_of) {
   constexpr int kBatch = 4;
   const int pieces = segment.length * 8, total = rows * pieces;
   if (total == 0) return;
@@ -64,8 +67,8 @@ __device__ __forceinline__ void stage_x(std::byte* to, int operand_bytes, int ro
 
 /// sum += chunk `index` of a segment's weights times its 64 columns of x, in operand order.
 template <class Layout>
-__device__ __forceinline__ void multiply_chunk(const Chunk<Layout>& weights, int index, const uint4 (&b)[2],
-                                               TileSum<Layout>& sum) {
+__device__ __forceinline__ void multiply_held_chunk(const Chunk<Layout>& weights, int index,
+                                                    const uint4 (&b)[2], TileSum<Layout>& sum) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     uint32_t a[Layout::kParts][4];
