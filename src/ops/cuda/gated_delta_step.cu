@@ -9,6 +9,7 @@
 
 #include "ops/contract_math.h"
 #include "ops/cuda/device/async.cuh"
+#include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/recurrence.cuh"
 #include "ops/cuda/device/short_sum.cuh"
 #include "ops/cuda/device/values.cuh"
@@ -279,18 +280,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void launch_gated_delta_step(CUstream_st* stream, const GatedDeltaStepLaunch& p) {
   const int heads_of_key = p.delta.run_columns / p.delta.value_dim;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(heads_of_key), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(p.delta.num_key_heads * heads_of_key, p.delta.num_sequences);
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, gated_delta_step_kernel, p);
+  const dim3 grid(p.delta.num_key_heads * heads_of_key, p.delta.num_sequences);
+  launch_clusters(gated_delta_step_kernel, heads_of_key, grid, dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace tensorfold::cuda

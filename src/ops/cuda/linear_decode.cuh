@@ -8,6 +8,7 @@
 // then fits in shared memory, and the unit of work is small enough for all multiprocessors to end together.
 #pragma once
 
+#include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/linear_stream.cuh"
 #include "ops/cuda/resident_clusters.cuh"
 
@@ -119,20 +120,9 @@ void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
   int& clusters = resident[plan.cluster];
   if (clusters == 0) clusters = resident_clusters(kernel, plan.cluster, 32 * (kWarps + 1));
 
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.blockDim = dim3(32 * (kWarps + 1));
-  config.attrs = attributes;
-  config.dynamicSmemBytes = plan.shared_bytes;
-  config.stream = stream;
-  config.numAttrs = plan.cluster > 1 ? 2 : 1;
   const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
-  config.gridDim = dim3(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
-  cudaLaunchKernelEx(&config, kernel, p, plan);
+  const dim3 grid(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
+  launch_clusters(kernel, plan.cluster, grid, dim3(32 * (kWarps + 1)), plan.shared_bytes, stream, p, plan);
 }
 
 /// Scales in f16 and f32 are rare: those have no kernel for 16 rows at a time.

@@ -37,13 +37,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
   const SegmentChunks<Layout> chunks[2] = {chunks_at(0), chunks_at(kTiles - 1)};
   Chunk<Layout> ring[kAhead][kTiles];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (i < segment.length) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) load_chunk(ring[i][t], chunks[t], i, lane);
-    }
-  }
+  const auto chunks_of = [&](int t) -> const SegmentChunks<Layout>& { return chunks[t]; };
+  load_ring(ring, chunks_of, segment.length, lane);
   // A thread's output at the end: lane l's float i of a tile is row 2 * (l % 4) + i % 2, output l / 4 + 8 *
   // (i / 2).
   const int tile_of_thread = threadIdx.x / 128, place = threadIdx.x % 128;
@@ -62,29 +57,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   stage_segment_x(x, operand_bytes, p.num_rows, segment, p.in,
                   [&](int r) { return reinterpret_cast<const __nv_bfloat16*>(p.x) + r * p.x_stride; });
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
-  uint32_t b_address = shared_address(x) + min(lane / 4, p.num_rows - 1) * 64 + lane % 4 * 16;
+  const uint32_t b_address = shared_address(x) + min(lane / 4, p.num_rows - 1) * 64 + lane % 4 * 16;
   TileSum<Layout> tile_sums[kTiles];
-  for (int chunk = 0; chunk < segment.length; chunk += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (chunk + i < segment.length) {
-        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
-        b_address += 2 * operand_bytes;
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) multiply_held_chunk<Layout>(ring[i][t], chunk + i, b, tile_sums[t]);
-        const int next = chunk + i + kAhead;
-        if (next < segment.length) {
-#pragma unroll
-          for (int t = 0; t < kTiles; ++t) load_chunk(ring[i][t], chunks[t], next, lane);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    const float(&acc)[4] = tile_sums[t].acc;
-    *reinterpret_cast<float4*>(&sums[warp][t][lane * 4]) = {acc[0], acc[1], acc[2], acc[3]};
-  }
+  multiply_ring(ring, chunks_of, segment.length, lane, b_address, operand_bytes, tile_sums);
+  store_sums(sums[warp], tile_sums, lane);
   __syncthreads();
   if (has_output)
     store_output(call, row, column, add_segments<Layout>(&sums[0][tile_of_thread][place], kTiles * 128),

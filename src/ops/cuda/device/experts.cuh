@@ -109,4 +109,23 @@ __device__ __forceinline__ void finish_output(const ExpertsLaunch& p, ExpertStag
   reinterpret_cast<__nv_bfloat16*>(p.product)[at] = __float2bfloat16_rn(activate(p, gate, up));
 }
 
+/// Stores column `column` of one row: y, its choices' weighted outputs, onto `before` where it accumulates,
+/// and the shared expert's output of_shared() (where there is one), scaled by the sigmoid of `shared_gate`
+/// (where that is).
+template <class OfShared>
+__device__ __forceinline__ void store_row_output(const ExpertsLaunch& p, int column, float y, float before,
+                                                 const OfShared& of_shared, float shared_gate) {
+  if (p.out_is_bf16) {
+    static_cast<__nv_bfloat16*>(p.out)[column] = __float2bfloat16_rn(y);
+    return;
+  }
+  if (p.accumulate) y = __fadd_rn(before, y);
+  // As add_gated(), or as linear() where there is no gate.
+  if (has_shared(p)) {
+    const float shared = of_shared();
+    y = p.shared_gate != nullptr ? __fmaf_rn(sigmoid_f32(shared_gate), shared, y) : __fadd_rn(y, shared);
+  }
+  static_cast<float*>(p.out)[column] = y;
+}
+
 }  // namespace tensorfold::cuda

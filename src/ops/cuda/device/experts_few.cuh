@@ -83,13 +83,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       {first_matrix, tiles[0], product.chunks, warp},
       {is_gated ? matrix_of(p.up, task.expert) : first_matrix, tiles[1], product.chunks, warp}};
   Chunk<Layout> ring[kAhead][2];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (i < segment.length) {
-#pragma unroll
-      for (int s = 0; s < 2; ++s) load_chunk(ring[i][s], chunks[s], i, lane);
-    }
-  }
+  const auto chunks_of = [&](int t) -> const SegmentChunks<Layout>& { return chunks[t]; };
+  load_ring(ring, chunks_of, segment.length, lane);
   if (are_pairs(p) && p.variants.prefetch_down && stage != ExpertStage::kGate) prefetch_down(p, task.expert);
   if (is_down) {
     launch_dependents();
@@ -103,29 +98,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                   [&](int row) { return rows[warp][row]; });
 
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
-  uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
+  const uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;
   TileSum<Layout> tile_sums[2];
-  for (int chunk = 0; chunk < segment.length; chunk += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (chunk + i < segment.length) {
-        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
-        b_address += 2 * operand_bytes;
-#pragma unroll
-        for (int s = 0; s < 2; ++s) multiply_held_chunk<Layout>(ring[i][s], chunk + i, b, tile_sums[s]);
-        const int next = chunk + i + kAhead;
-        if (next < segment.length) {
-#pragma unroll
-          for (int s = 0; s < 2; ++s) load_chunk(ring[i][s], chunks[s], next, lane);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int s = 0; s < 2; ++s) {
-    const float(&acc)[4] = tile_sums[s].acc;
-    *reinterpret_cast<float4*>(&sums[warp][s][lane * 4]) = {acc[0], acc[1], acc[2], acc[3]};
-  }
+  multiply_ring(ring, chunks_of, segment.length, lane, b_address, operand_bytes, tile_sums);
+  store_sums(sums[warp], tile_sums, lane);
   __syncthreads();
 
   // A thread an output, of gate and up both. Lane l's float i: row 2 * (l % 4) + i % 2, output
@@ -308,18 +284,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!has_output) return;
   float y = 0.0f;
   for (int j = 0; j < p.num_choices; ++j) y = __fmaf_rn(weights[j], down[j][threadIdx.x], y);
-  if (p.out_is_bf16) {
-    static_cast<__nv_bfloat16*>(p.out)[column] = __float2bfloat16_rn(y);
-    return;
-  }
-  if (p.accumulate) y = __fadd_rn(before, y);
-  // As add_gated(), or as linear() where there is no gate.
-  if (has_shared(p)) {
-    const float of_shared = down[p.num_choices][threadIdx.x];
-    y = p.shared_gate != nullptr ? __fmaf_rn(sigmoid_f32(shared_gate), of_shared, y)
-                                 : __fadd_rn(y, of_shared);
-  }
-  static_cast<float*>(p.out)[column] = y;
+  store_row_output(
+      p, column, y, before, [&] { return down[p.num_choices][threadIdx.x]; }, shared_gate);
 }
 
 /// One stage of a block of rows; one row's kDown with the weighted sum.

@@ -218,18 +218,8 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     y = __fmaf_rn(load_written(p.expert_weights + j),
                   with_bias(p.down, expert, column, of_tile[j * kLinearTileRows]), y);
   }
-  if (p.out_is_bf16) {
-    static_cast<__nv_bfloat16*>(p.out)[column] = __float2bfloat16_rn(y);
-    return;
-  }
-  if (p.accumulate) y = __fadd_rn(before, y);
-  // As add_gated(), or as linear() where there is no gate.
-  if (has_shared(p)) {
-    const float of_shared = of_tile[p.num_choices * kLinearTileRows];
-    y = p.shared_gate != nullptr ? __fmaf_rn(sigmoid_f32(shared_gate), of_shared, y)
-                                 : __fadd_rn(y, of_shared);
-  }
-  static_cast<float*>(p.out)[column] = y;
+  store_row_output(
+      p, column, y, before, [&] { return of_tile[p.num_choices * kLinearTileRows]; }, shared_gate);
 }
 
 /// Bytes of a stage from which on the start of a stream is worth it: 9 MB of Qwen3.6-35B-A3B's gate and up

@@ -13,20 +13,28 @@ namespace tensorfold::cuda {
 /// ended. Constants (weights) may be read before, and what an earlier pass left (states): a pass has
 /// ended before the next one begins. So may, from L2, what was written before a kernel that waits before it
 /// lets this one start (load_written()). A fault sticks to the stream.
+/// Blocks are in clusters of `cluster` along x.
 template <class... Parameters, class... Arguments>
-void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute dependent{};
-  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  dependent.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(void (*kernel)(Parameters...), int cluster, dim3 grid, dim3 block, size_t shared_bytes,
+                     cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &dependent;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+template <class... Parameters, class... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
+  launch_clusters(kernel, 1, grid, block, shared_bytes, stream, arguments...);
 }
 
 /// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous

@@ -80,6 +80,55 @@ __device__ __forceinline__ void multiply_held_chunk(const Chunk<Layout>& weights
   }
 }
 
+/// Asks for the first kAhead chunks of a segment, of each of kTiles tiles; chunks_of(t): tile t's.
+template <class Layout, int kAhead, int kTiles, class ChunksOf>
+__device__ __forceinline__ void load_ring(Chunk<Layout> (&ring)[kAhead][kTiles], const ChunksOf& chunks_of,
+                                          int length, int lane) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (i < length) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) load_chunk(ring[i][t], chunks_of(t), i, lane);
+    }
+  }
+}
+
+/// sums += the segment's weights times x, which lies at b_address for this lane; the ring is refilled as long
+/// as there are chunks.
+template <class Layout, int kAhead, int kTiles, class ChunksOf>
+__device__ __forceinline__ void multiply_ring(Chunk<Layout> (&ring)[kAhead][kTiles],
+                                              const ChunksOf& chunks_of, int length, int lane,
+                                              uint32_t b_address, int operand_bytes,
+                                              TileSum<Layout> (&sums)[kTiles]) {
+  for (int chunk = 0; chunk < length; chunk += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (chunk + i < length) {
+        const uint4 b[2] = {load_shared_16(b_address), load_shared_16(b_address + operand_bytes)};
+        b_address += 2 * operand_bytes;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) multiply_held_chunk<Layout>(ring[i][t], chunk + i, b, sums[t]);
+        const int next = chunk + i + kAhead;
+        if (next < length) {
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) load_chunk(ring[i][t], chunks_of(t), next, lane);
+        }
+      }
+    }
+  }
+}
+
+/// A warp's sums to shared memory: a lane's four floats side by side.
+template <class Layout, int kTiles>
+__device__ __forceinline__ void store_sums(float (&to)[kTiles][128], const TileSum<Layout> (&sums)[kTiles],
+                                           int lane) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const float(&acc)[4] = sums[t].acc;
+    *reinterpret_cast<float4*>(&to[t][lane * 4]) = {acc[0], acc[1], acc[2], acc[3]};
+  }
+}
+
 /// The tree of arithmetic.md over eight floats that are `distance` apart.
 template <class Layout>
 __device__ __forceinline__ float add_segments(const float* sums, int distance) {
