@@ -18,7 +18,8 @@ int64_t padded_head_dim(int64_t head_dim) {
 /// Spans that the rows of one sequence can see together.
 int64_t max_spans(int64_t max_end, int64_t max_rows, int64_t window) {
   const int64_t all = kSpanRule.span_of(static_cast<int>(max_end - 1)) + 1;
-  // Wherever `visible` neighbouring keys lie, they touch at most one span more than they fill of the shortest ones.
+  // Wherever `visible` neighbouring keys lie, they touch at most one span more than they fill of the shortest
+  // ones.
   const int64_t visible = window + max_rows - 1, shortest = kSpanRule.length[0];
   return window > 0 ? std::min(all, (visible + shortest - 2) / shortest + 1) : all;
 }
@@ -86,8 +87,8 @@ Status check_kv_shape(const KvShape& shape) {
     return unsupported("keys and values in {}: CUDA computes in bf16; in f32 the CPU does (--device cpu)",
                        dtype_name(shape.dtype));
   if (shape.head_dim % 8 != 0 || shape.head_dim > kMaxHeadDim)
-    return unsupported("head_dim {}: CUDA takes multiples of 8 up to {}; the CPU any (--device cpu)", shape.head_dim,
-                       kMaxHeadDim);
+    return unsupported("head_dim {}: CUDA takes multiples of 8 up to {}; the CPU any (--device cpu)",
+                       shape.head_dim, kMaxHeadDim);
   return {};
 }
 

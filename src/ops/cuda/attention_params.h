@@ -1,5 +1,5 @@
-// What a launch of attention()'s and append_kv()'s kernels is told, and where a position lies in a KV page: plain data
-// shared by host and device. Device code includes no header with fmt or STL containers in it.
+// What a launch of attention()'s and append_kv()'s kernels is told, and where a position lies in a KV page:
+// plain data shared by host and device. Device code includes no header with fmt or STL containers in it.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@ namespace tensorfold::cuda {
 inline constexpr int kKvTile = 64;          ///< Positions of a page, and keys of a tile.
 inline constexpr int kKvBlockColumns = 64;  ///< Elements of the head dimension that lie together: 128 bytes.
 
-/// Layout of a page's keys (values likewise): [KV head][block of 64 columns][64 slots][64 columns], bf16, head_dim padded
-/// with zeros to whole blocks. In a slot's 128 bytes the 16-byte piece i lies at i ^ (slot % 8): a page's head is then
-/// one copy into shared memory, and there both ldmatrix (keys as rows, and values transposed) and the 128-byte swizzle
-/// of wgmma read it without bank conflicts.
+/// Layout of a page's keys (values likewise): [KV head][block of 64 columns][64 slots][64 columns], bf16,
+/// head_dim padded with zeros to whole blocks. In a slot's 128 bytes the 16-byte piece i lies at i ^ (slot %
+/// 8): a page's head is then one copy into shared memory, and there both ldmatrix (keys as rows, and values
+/// transposed) and the 128-byte swizzle of wgmma read it without bank conflicts.
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-constexpr int kv_byte_in_head(int slot, int column) {
-  return column / kKvBlockColumns * kKvTile * 128 + slot * 128 + ((column % kKvBlockColumns / 8) ^ (slot % 8)) * 16 +
-         column % 8 * 2;
+    constexpr int
+    kv_byte_in_head(int slot, int column) {
+  return column / kKvBlockColumns * kKvTile * 128 + slot * 128 +
+         ((column % kKvBlockColumns / 8) ^ (slot % 8)) * 16 + column % 8 * 2;
 }
 
 /// The rows of one sequence, on the device.
@@ -40,19 +41,19 @@ struct AttentionLaunch {
   const AttentionSequence* sequences;
   const int32_t* page_tables;
   int num_sequences;
-  int max_rows;         ///< Of a sequence.
-  int max_spans;        ///< That the rows of one sequence see together.
-  int num_rows;         ///< Of all sequences.
+  int max_rows;   ///< Of a sequence.
+  int max_spans;  ///< That the rows of one sequence see together.
+  int num_rows;   ///< Of all sequences.
   int num_heads;
   int num_kv_heads;
-  int head_dim;         ///< Elements; pages and kernels round up to kKvBlockColumns.
-  int window;           ///< 0 for none.
+  int head_dim;          ///< Elements; pages and kernels round up to kKvBlockColumns.
+  int window;            ///< 0 for none.
   bool sees_later_rows;  ///< As AttentionCall.
   SpanRule spans;
-  float score_scale;    ///< scale * log2(e).
-  const float* sinks;   ///< [H] as given (natural logarithms), or null.
-  const std::byte* q;   ///< bf16 [T, H*D].
-  std::byte* out;       ///< bf16 [T, H*D].
+  float score_scale;             ///< scale * log2(e).
+  const float* sinks;            ///< [H] as given (natural logarithms), or null.
+  const std::byte* q;            ///< bf16 [T, H*D].
+  std::byte* out;                ///< bf16 [T, H*D].
   int64_t q_stride, out_stride;  ///< Elements.
   const std::byte* k;
   const std::byte* v;

@@ -1,10 +1,12 @@
 // attention() on CUDA for few rows and long contexts: spans dealt to blocks, then merged. Pages:
-// ops/cuda/attention_params.h; prompts and the steps both share: attention_wide.cu, device/attention_tile.cuh.
+// ops/cuda/attention_params.h; prompts and the steps both share: attention_wide.cu,
+// device/attention_tile.cuh.
 //
-// Decoding reads each key and value once and does little with it, so what counts is bytes in flight and warps to hide
-// latency. Query rows (the heads of a KV head by the rows of a sequence) are few; so the four warps of a block share
-// a tile: for q k^T a warp takes 16 of the 64 keys, for p v a quarter of the columns. Scores meet in shared memory
-// as fp32 fragments; from there on every warp has the whole tile's, and the steps are those of the wide kernel.
+// Decoding reads each key and value once and does little with it, so what counts is bytes in flight and warps
+// to hide latency. Query rows (the heads of a KV head by the rows of a sequence) are few; so the four warps
+// of a block share a tile: for q k^T a warp takes 16 of the 64 keys, for p v a quarter of the columns. Scores
+// meet in shared memory as fp32 fragments; from there on every warp has the whole tile's, and the steps are
+// those of the wide kernel.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -14,22 +16,24 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kWarps = 4;                         ///< That compute; one more brings keys and values.
+constexpr int kWarps = 4;  ///< That compute; one more brings keys and values.
 constexpr int kThreads = 32 * (kWarps + 1);
 constexpr int kMaxStages = 12;
 
-/// Shared memory of a block of 16 * kTiles query rows: q, the scores of a tile, its rows' maxima by warp, the ring.
-/// A tile's chain of waits and products is long, so other blocks must fill it: three an SM, or two where the registers of
-/// a second tile leave no more.
+/// Shared memory of a block of 16 * kTiles query rows: q, the scores of a tile, its rows' maxima by warp, the
+/// ring. A tile's chain of waits and products is long, so other blocks must fill it: three an SM, or two
+/// where the registers of a second tile leave no more.
 template <int kD, int kTiles>
 struct Shape {
   static constexpr int kBlocks = kTiles == 1 ? 3 : 2;
   static constexpr int kQueryBytes = 16 * kTiles * kD * 2;
   static constexpr int kScoreBytes = kTiles * kWarps * 32 * 32;
   static constexpr int kMaximaBytes = kTiles * kWarps * 16 * 4;
-  static constexpr int kFitting = ((222 << 10) / kBlocks - 1024 - kQueryBytes - kScoreBytes - kMaximaBytes) / kKvStageBytes;
+  static constexpr int kFitting =
+      ((222 << 10) / kBlocks - 1024 - kQueryBytes - kScoreBytes - kMaximaBytes) / kKvStageBytes;
   static constexpr int kStages = kFitting < kMaxStages ? kFitting : kMaxStages;
-  static constexpr int kSharedBytes = kQueryBytes + kScoreBytes + kMaximaBytes + kStages * kKvStageBytes + 1024;
+  static constexpr int kSharedBytes =
+      kQueryBytes + kScoreBytes + kMaximaBytes + kStages * kKvStageBytes + 1024;
   /// Columns of a warp in blocks of 8.
   static constexpr int kColumnBlocks = kD / 8 / kWarps;
 };
@@ -37,7 +41,8 @@ struct Shape {
 __device__ __forceinline__ void sync_computing_warps() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
 /// s += q k^T of 16 query rows and this warp's 16 keys over 64 columns.
-__device__ __forceinline__ void multiply_keys(float (&s)[2][4], uint32_t q, uint32_t keys, int warp, int lane) {
+__device__ __forceinline__ void multiply_keys(float (&s)[2][4], uint32_t q, uint32_t keys, int warp,
+                                              int lane) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     uint32_t a[4], b[4];
@@ -55,17 +60,20 @@ struct WarpPartial {
   float o[kColumnBlocks][4] = {};
 };
 
-/// o += p v in key order over the warp's columns, whose values are the 8-column pieces first_piece and on of `values`.
+/// o += p v in key order over the warp's columns, whose values are the 8-column pieces first_piece and on of
+/// `values`.
 template <int kColumnBlocks>
-__device__ __forceinline__ void multiply_values(const Weights& weights, WarpPartial<kColumnBlocks>& span, bool is_edge,
-                                                int first_piece, uint32_t values, int first_block, int num_blocks, int lane) {
+__device__ __forceinline__ void multiply_values(const Weights& weights, WarpPartial<kColumnBlocks>& span,
+                                                bool is_edge, int first_piece, uint32_t values,
+                                                int first_block, int num_blocks, int lane) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
     for (int j = 0; j < kColumnBlocks; j += 2) {
       if (j < first_block || j >= first_block + num_blocks) continue;
       uint32_t b[4];
-      load_matrices_transposed(b, piece_address(values, step * 16 + lane % 16, first_piece + j - first_block + lane / 16));
+      load_matrices_transposed(
+          b, piece_address(values, step * 16 + lane % 16, first_piece + j - first_block + lane / 16));
       if (is_edge) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) b[i] &= weights.mask[step][i % 2];
@@ -80,8 +88,8 @@ __device__ __forceinline__ void multiply_values(const Weights& weights, WarpPart
 struct SpanTiles {
   int slot, first_tile, end_tile;
 
-  __device__ __forceinline__ SpanTiles(const AttentionLaunch& p, const AttentionSequence& s, int first, int last,
-                                       int group) {
+  __device__ __forceinline__ SpanTiles(const AttentionLaunch& p, const AttentionSequence& s, int first,
+                                       int last, int group) {
     const int first_span = p.spans.span_of(visible_begin(p, s.first_pos));
     slot = p.spans.span_of(s.first_pos + s.num_rows - 1) - first_span - static_cast<int>(blockIdx.x);
     int begin = visible_begin(p, s.first_pos + first / group),
@@ -94,8 +102,9 @@ struct SpanTiles {
 };
 
 template <int kColumnBlocks>
-__device__ __forceinline__ void store_partial(const AttentionLaunch& p, const WarpPartial<kColumnBlocks>& span,
-                                              const QueryRows& rows, int slot, int warp, int lane) {
+__device__ __forceinline__ void store_partial(const AttentionLaunch& p,
+                                              const WarpPartial<kColumnBlocks>& span, const QueryRows& rows,
+                                              int slot, int warp, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows.row[half] < 0) continue;
@@ -105,15 +114,16 @@ __device__ __forceinline__ void store_partial(const AttentionLaunch& p, const Wa
     for (int j = 0; j < kColumnBlocks; ++j) {
       const int column = (warp * kColumnBlocks + j) * 8 + 2 * (lane % 4);
       if (column < p.head_dim) {
-        *reinterpret_cast<float2*>(p.partial_o + at * p.head_dim + column) = {span.o[j][2 * half], span.o[j][2 * half + 1]};
+        *reinterpret_cast<float2*>(p.partial_o + at * p.head_dim + column) = {span.o[j][2 * half],
+                                                                              span.o[j][2 * half + 1]};
       }
     }
   }
 }
 
-/// Grid: x spans, the last first: they are the long ones; y KV heads; z sequences times blocks of 16 * kTiles query rows. A
-/// block computes (m, l, o) of its query rows over its span. Traffic: the span's keys and values once, (2 + D) floats
-/// a query row.
+/// Grid: x spans, the last first: they are the long ones; y KV heads; z sequences times blocks of 16 * kTiles
+/// query rows. A block computes (m, l, o) of its query rows over its span. Traffic: the span's keys and
+/// values once, (2 + D) floats a query row.
 template <int kD, int kTiles>
 __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
     attention_split_kernel(const __grid_constant__ AttentionLaunch p, int row_blocks) {
@@ -121,10 +131,12 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   constexpr int kColumnBlocks = Sizes::kColumnBlocks;
   extern __shared__ std::byte shared_bytes[];
   __shared__ uint64_t full[Sizes::kStages], empty[Sizes::kStages];
-  auto* shared = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
+  auto* shared =
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kv_head = blockIdx.y;
   launch_dependents();
-  // Sequences and page tables were there before the pass, so that all this can happen while earlier kernels run.
+  // Sequences and page tables were there before the pass, so that all this can happen while earlier kernels
+  // run.
   const AttentionSequence s = p.sequences[blockIdx.z / row_blocks];
   const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
   const int first = blockIdx.z % row_blocks * 16 * kTiles;
@@ -133,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   if (first >= count || tiles.slot < 0) return wait_for_previous_kernel();
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Sizes::kStages; ++i) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 32 * kWarps);
+    for (int i = 0; i < Sizes::kStages; ++i)
+      mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 32 * kWarps);
     fence_mbarrier_init();
   }
   const uint32_t q = shared_address(shared), ring = q + Sizes::kQueryBytes;
@@ -142,7 +155,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   __syncthreads();
   if (warp == kWarps) {
     if (lane == 0 && tiles.first_tile < tiles.end_tile)
-      return bring_tiles<kD, Sizes::kStages>(p, s, kv_head, tiles.first_tile, tiles.end_tile, ring, full, empty);
+      return bring_tiles<kD, Sizes::kStages>(p, s, kv_head, tiles.first_tile, tiles.end_tile, ring, full,
+                                             empty);
     return wait_for_previous_kernel();
   }
   // One tile's are kept, and ready before the products; beside a second tile there are no registers for them.
@@ -172,7 +186,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
       mbarrier_wait(&full[stage], phase);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        multiply_keys(own[t], q + block * 16 * kTiles * 128 + t * 16 * 128, ring + stage * kKvStageBytes, warp, lane);
+        multiply_keys(own[t], q + block * 16 * kTiles * 128 + t * 16 * 128, ring + stage * kKvStageBytes,
+                      warp, lane);
       }
       release();
     }
@@ -232,7 +247,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
           }
           if (own_first == warp_first) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half) span[t].l[half] = __fmaf_rn(span[t].l[half], a[t][half], row_sum(all, half));
+            for (int half = 0; half < 2; ++half)
+              span[t].l[half] = __fmaf_rn(span[t].l[half], a[t][half], row_sum(all, half));
           }
           Weights weights(all);
           if (is_edge) weights.mask_values(rows_of(t), first_key, lane);
@@ -247,9 +263,9 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kTiles>::kBlocks)
   for (int t = 0; t < kTiles; ++t) store_partial(p, span[t], rows_of(t), tiles.slot, warp, lane);
 }
 
-/// Grid: rows of the pass by heads; block: one thread per column. Merges the spans that the row sees, ascending. The
-/// factors of kMergeSpans spans are computed at once, so that the chain of dependent steps is two per span.
-/// Traffic: (2 + D) floats a span.
+/// Grid: rows of the pass by heads; block: one thread per column. Merges the spans that the row sees,
+/// ascending. The factors of kMergeSpans spans are computed at once, so that the chain of dependent steps is
+/// two per span. Traffic: (2 + D) floats a span.
 constexpr int kMergeSpans = 128;
 /// Up to so many spans each thread computes the factors for itself: no step waits for another's.
 constexpr int kFewSpans = 8;
@@ -262,7 +278,8 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
   int sequence = 0;
   while (sequence + 1 < p.num_sequences && row >= p.sequences[sequence + 1].first_row) ++sequence;
   const AttentionSequence s = p.sequences[sequence];
-  const int pos = s.first_pos + row - s.first_row, first_span = p.spans.span_of(visible_begin(p, s.first_pos));
+  const int pos = s.first_pos + row - s.first_row,
+            first_span = p.spans.span_of(visible_begin(p, s.first_pos));
   int begin = p.spans.span_of(visible_begin(p, pos)) - first_span;
   const int end = p.spans.span_of(visible_end(p, s, pos) - 1) - first_span + 1;
   const int64_t base = (int64_t{row} * p.num_heads + head) * p.max_spans;
@@ -326,8 +343,8 @@ void launch(CUstream_st* stream, const AttentionLaunch& p) {
   constexpr int kSharedBytes = Shape<kD, kTiles>::kSharedBytes;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   const int row_blocks = (p.max_rows * (p.num_heads / p.num_kv_heads) + 16 * kTiles - 1) / (16 * kTiles);
-  launch_kernel(kernel, dim3(p.max_spans, p.num_kv_heads, p.num_sequences * row_blocks), kThreads, kSharedBytes, stream,
-                p, row_blocks);
+  launch_kernel(kernel, dim3(p.max_spans, p.num_kv_heads, p.num_sequences * row_blocks), kThreads,
+                kSharedBytes, stream, p, row_blocks);
 }
 
 template <int kD>
@@ -341,12 +358,21 @@ void launch_for_rows(CUstream_st* stream, const AttentionLaunch& p) {
 
 void launch_attention_split(CUstream_st* stream, const AttentionLaunch& p) {
   switch ((p.head_dim + 63) / 64) {
-    case 1: launch_for_rows<64>(stream, p); break;
-    case 2: launch_for_rows<128>(stream, p); break;
-    case 3: launch_for_rows<192>(stream, p); break;
-    case 4: launch_for_rows<256>(stream, p); break;
+    case 1:
+      launch_for_rows<64>(stream, p);
+      break;
+    case 2:
+      launch_for_rows<128>(stream, p);
+      break;
+    case 3:
+      launch_for_rows<192>(stream, p);
+      break;
+    case 4:
+      launch_for_rows<256>(stream, p);
+      break;
   }
-  launch_kernel(attention_merge_kernel, dim3(p.num_rows, p.num_heads), (p.head_dim + 31) / 32 * 32, 0, stream, p);
+  launch_kernel(attention_merge_kernel, dim3(p.num_rows, p.num_heads), (p.head_dim + 31) / 32 * 32, 0, stream,
+                p);
 }
 
 }  // namespace tensorfold::cuda

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kThreads = kShortSumPartials;
 
-/// Blocks of rms_norm() for many rows. Each takes every n-th row and keeps the weights, which would otherwise pass from
-/// L2 once a row, as many bytes as x.
+/// Blocks of rms_norm() for many rows. Each takes every n-th row and keeps the weights, which would otherwise
+/// pass from L2 once a row, as many bytes as x.
 constexpr int kRowBlocksOfSm = 3;
 /// Blocks an SM that registers must allow, where a thread keeps `floats`: three leave 85 registers, two 128.
 constexpr int min_blocks(int floats) { return floats <= 48 ? 3 : floats <= 96 ? 2 : 1; }
@@ -27,8 +27,8 @@ __device__ __forceinline__ void load_pieces(float (&x)[kPieces], const float* ro
   for (int i = 0; i < kPieces; ++i) x[i] = first + kStride * i < count ? row[first + kStride * i] : 0.0f;
 }
 
-/// Grid: up to kRowBlocksOfSm blocks an SM, each row by one of them; thread i has columns i, i + 256, ..., one partial.
-/// Traffic: x and out once (out twice where it accumulates), the weights once a block.
+/// Grid: up to kRowBlocksOfSm blocks an SM, each row by one of them; thread i has columns i, i + 256, ...,
+/// one partial. Traffic: x and out once (out twice where it accumulates), the weights once a block.
 template <int kPieces, bool kAccumulates>
 __global__ void __launch_bounds__(kThreads, min_blocks((kAccumulates ? 3 : 2) * kPieces))
     rms_norm_kernel(const __grid_constant__ RmsNormLaunch p) {

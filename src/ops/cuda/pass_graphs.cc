@@ -12,8 +12,8 @@ Status to_status(cudaError_t error, const char* what) {
 }
 
 Result<cudaGraphExec_t> capture(Stream stream, const LaunchList& launches) {
-  TF_RETURN_IF_ERROR(
-      to_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting to capture a pass"));
+  TF_RETURN_IF_ERROR(to_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                               "starting to capture a pass"));
   launches.run(stream);
   cudaGraph_t graph = nullptr;
   TF_RETURN_IF_ERROR(to_status(cudaStreamEndCapture(stream, &graph), "capturing a pass"));

@@ -1,5 +1,6 @@
-// What a pass takes from the host: tokens, positions, sequences, page tables, sampling parameters. Gathered in pinned
-// memory while the pass is recorded, and copied to the same places of one device block before it runs.
+// What a pass takes from the host: tokens, positions, sequences, page tables, sampling parameters. Gathered
+// in pinned memory while the pass is recorded, and copied to the same places of one device block before it
+// runs.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +20,12 @@ class PassInputs {
   PassInputs(const PassInputs&) = delete;
   PassInputs& operator=(const PassInputs&) = delete;
 
-  /// Starts a pass whose inputs are at most `most_bytes`. The device must not be using those of an earlier one.
+  /// Starts a pass whose inputs are at most `most_bytes`. The device must not be using those of an earlier
+  /// one.
   Status begin(Device& device, int64_t most_bytes);
 
-  /// Where `values` will lie on the device. `capacity` elements are kept for them, so that places of later inputs do not
-  /// depend on how many there are now.
+  /// Where `values` will lie on the device. `capacity` elements are kept for them, so that places of later
+  /// inputs do not depend on how many there are now.
   template <class T>
   const T* add(std::span<const T> values, size_t capacity) {
     return reinterpret_cast<const T*>(add_bytes(std::as_bytes(values), capacity * sizeof(T)));

@@ -25,7 +25,8 @@ SampleLaunch sample_launch(int32_t* tokens, View logits, const DeviceSampleRow* 
           .num_rows = static_cast<int32_t>(logits.dim(0))};
 }
 
-TokenProbabilitiesLaunch token_probabilities_launch(float* probabilities, View logits, const int32_t* tokens) {
+TokenProbabilitiesLaunch token_probabilities_launch(float* probabilities, View logits,
+                                                    const int32_t* tokens) {
   TF_CHECK(logits.dtype == DType::kF32 && logits.rank == 2);
   return {.logits = reinterpret_cast<const float*>(logits.data),
           .logits_stride = logits.row_stride,

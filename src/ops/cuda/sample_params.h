@@ -39,10 +39,10 @@ void launch_sample(CUstream_st* stream, const SampleLaunch& launch);
 
 /// The probabilities of Ops::sample(). All pointers are to device memory, or to what the device can reach.
 struct TokenProbabilitiesLaunch {
-  const float* logits;      ///< Row r begins at logits + r * logits_stride.
-  int64_t logits_stride;    ///< Floats.
-  const int32_t* tokens;    ///< [num_rows], each in [0, vocab_size) or -1.
-  float* probabilities;     ///< [num_rows]
+  const float* logits;    ///< Row r begins at logits + r * logits_stride.
+  int64_t logits_stride;  ///< Floats.
+  const int32_t* tokens;  ///< [num_rows], each in [0, vocab_size) or -1.
+  float* probabilities;   ///< [num_rows]
   int32_t vocab_size;
   int32_t num_rows;
 };

@@ -1,5 +1,5 @@
-// The probabilities that sample() gives of the tokens it draws, on CUDA: a block takes a row, and reads it from memory
-// twice.
+// The probabilities that sample() gives of the tokens it draws, on CUDA: a block takes a row, and reads it
+// from memory twice.
 #include <cuda_runtime.h>
 
 #include "ops/cuda/device/async.cuh"
@@ -32,10 +32,12 @@ __global__ void __launch_bounds__(kThreads)
   // By the thread that needs it, and early: it may come from the host's memory.
   const int32_t token = threadIdx.x == 0 ? __ldcg(p.tokens + blockIdx.x) : -1;
   float largest = logits[0];
-  for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads) largest = fmaxf(largest, logits[v]);
+  for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads)
+    largest = fmaxf(largest, logits[v]);
   largest = over_block(largest, largest_of_warps, [](float a, float b) { return fmaxf(a, b); });
   float sum = 0.0f;
-  for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads) sum += __expf(logits[v] - largest);
+  for (int v = static_cast<int>(threadIdx.x); v < p.vocab_size; v += kThreads)
+    sum += __expf(logits[v] - largest);
   sum = over_block(sum, sums_of_warps, [](float a, float b) { return a + b; });
   if (threadIdx.x != 0) return;
   p.probabilities[blockIdx.x] = token < 0 ? 0.0f : __expf(logits[token] - largest) / sum;

@@ -1,5 +1,5 @@
-// Asynchronous copies and who waits for them: mbarriers, bulk copies, the shared memory of a cluster's other blocks, and
-// dependent launch. One function per instruction (PTX ISA 8.x); needs sm_90.
+// Asynchronous copies and who waits for them: mbarriers, bulk copies, the shared memory of a cluster's other
+// blocks, and dependent launch. One function per instruction (PTX ISA 8.x); needs sm_90.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arriva
   mbarrier_init(shared_address(barrier), arrivals);
 }
 __device__ __forceinline__ void mbarrier_expect_bytes(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void mbarrier_expect_bytes(uint64_t* barrier, uint32_t bytes) {
   mbarrier_expect_bytes(shared_address(barrier), bytes);
@@ -25,7 +26,9 @@ __device__ __forceinline__ void mbarrier_expect_bytes(uint64_t* barrier, uint32_
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive(shared_address(barrier)); }
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+  mbarrier_arrive(shared_address(barrier));
+}
 /// Waits until the barrier's phase of this parity is complete.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -44,10 +47,13 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
   mbarrier_wait(shared_address(barrier), parity);
 }
 
-/// Loads from a shared-memory address, in order with the waits around them. Addresses of 32 bits keep the loops short.
+/// Loads from a shared-memory address, in order with the waits around them. Addresses of 32 bits keep the
+/// loops short.
 __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
   uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
   return v;
 }
 __device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
@@ -62,10 +68,12 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 }
 
 /// Copies `bytes` (a multiple of 16, both addresses aligned to 16) to shared memory, counted on `barrier`.
-__device__ __forceinline__ void bulk_copy(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-               "l"(global), "r"(bytes), "r"(barrier)
-               : "memory");
+__device__ __forceinline__ void bulk_copy(uint32_t shared, const void* global, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 /// Brings `bytes` (a multiple of 16, the address aligned to 16) to L2. A hint: nothing waits for it.
@@ -89,14 +97,16 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 /// Stores four floats in another block's shared memory and counts their 16 bytes on its barrier.
 __device__ __forceinline__ void store_remote(uint32_t address, const float (&v)[4], uint32_t barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                   address),
-               "r"(__float_as_uint(v[0])), "r"(__float_as_uint(v[1])), "r"(__float_as_uint(v[2])),
-               "r"(__float_as_uint(v[3])), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "r"(__float_as_uint(v[0])), "r"(__float_as_uint(v[1])), "r"(__float_as_uint(v[2])),
+      "r"(__float_as_uint(v[3])), "r"(barrier)
+      : "memory");
 }
-/// Arrives at another block's barrier. Orders no memory beyond this block: with the cluster's scope it would be a fence of
-/// the whole device, a microsecond; here it only says that this block has read what the other may now overwrite.
+/// Arrives at another block's barrier. Orders no memory beyond this block: with the cluster's scope it would
+/// be a fence of the whole device, a microsecond; here it only says that this block has read what the other
+/// may now overwrite.
 __device__ __forceinline__ void mbarrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -104,7 +114,9 @@ __device__ __forceinline__ void mbarrier_arrive_remote(uint32_t barrier) {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 
 /// Blocks of a cluster meet, and see what each other have written to shared memory.
 __device__ __forceinline__ void cluster_meet() {
@@ -134,6 +146,8 @@ __device__ __forceinline__ bool elect_one() {
 /// Lets the next kernel of the stream start where this one leaves room.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 /// Waits until the previous kernel of the stream has ended and its stores are visible.
-__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 }  // namespace tensorfold::cuda

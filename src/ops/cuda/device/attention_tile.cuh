@@ -1,5 +1,5 @@
-// What the kernels of attention() share: which keys a query row sees, its tile's products, and the end of a row.
-// Arithmetic: device/softmax.cuh. Pages: ops/cuda/attention_params.h.
+// What the kernels of attention() share: which keys a query row sees, its tile's products, and the end of a
+// row. Arithmetic: device/softmax.cuh. Pages: ops/cuda/attention_params.h.
 #pragma once
 
 #include "ops/cuda/attention_params.h"
@@ -23,12 +23,12 @@ __device__ __forceinline__ int visible_end(const AttentionLaunch& p, const Atten
 
 /// One lane's two query rows: rows l/4 and l/4 + 8 of its warp's tile. A row beyond the list sees nothing.
 struct QueryRows {
-  int row[2], head[2], begin[2], end[2];  ///< Row of the pass, query head, visible keys [begin, end).
+  int row[2], head[2], begin[2], end[2];       ///< Row of the pass, query head, visible keys [begin, end).
   int min_begin, max_begin, min_end, max_end;  ///< Over the real rows of the warp's tile.
 
   QueryRows() = default;
-  __device__ __forceinline__ QueryRows(const AttentionLaunch& p, const AttentionSequence& s, int kv_head, int first,
-                                       int lane) {
+  __device__ __forceinline__ QueryRows(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
+                                       int first, int lane) {
     const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -75,18 +75,18 @@ __device__ __forceinline__ void mask(float (&s)[kBlocks][4], const QueryRows& ro
   }
 }
 
-/// Both, the second where is_edge; for kernels that have no registers left to keep `rows`: s holds the query rows
-/// [first, first + 16).
+/// Both, the second where is_edge; for kernels that have no registers left to keep `rows`: s holds the query
+/// rows [first, first + 16).
 template <int kBlocks>
 __device__ __forceinline__ void scale_and_mask(const AttentionLaunch& p, float (&s)[kBlocks][4],
-                                               const AttentionSequence& sequence, int kv_head, int first, int first_key,
-                                               bool is_edge, int lane) {
+                                               const AttentionSequence& sequence, int kv_head, int first,
+                                               int first_key, bool is_edge, int lane) {
   scale(p, s);
   if (is_edge) mask(s, QueryRows(p, sequence, kv_head, first, lane), first_key, lane);
 }
 
-/// Probabilities as the A operands of four steps of 16 keys, and which values of a step count: those of keys that no row
-/// of the tile sees are zero, whatever their slots hold.
+/// Probabilities as the A operands of four steps of 16 keys, and which values of a step count: those of keys
+/// that no row of the tile sees are zero, whatever their slots hold.
 struct Weights {
   uint32_t a[4][4];
   uint32_t mask[4][2];
@@ -118,12 +118,14 @@ __device__ __forceinline__ float finish(const MergeFactors& sink, bool has_sink,
   return has_sink ? __fdiv_rn(sink.merge(o, 0.0f), sink.merge(l, 1.0f)) : __fdiv_rn(o, l);
 }
 __device__ __forceinline__ float sink_log2(const AttentionLaunch& p, int head) {
-  return p.sinks == nullptr ? 0.0f : static_cast<float>(static_cast<double>(p.sinks[head]) * 1.4426950408889634);
+  return p.sinks == nullptr ? 0.0f
+                            : static_cast<float>(static_cast<double>(p.sinks[head]) * 1.4426950408889634);
 }
 
-/// What one thread does to bring tiles [first_tile, end_tile), of which there is one: each tile's keys by blocks of 64
-/// columns, then its values, through a ring of kStages whose barriers say what is full and what is empty again. Page
-/// tables, and keys before the pass's own, are not of this pass's kernels: only tiles that reach first_pos wait.
+/// What one thread does to bring tiles [first_tile, end_tile), of which there is one: each tile's keys by
+/// blocks of 64 columns, then its values, through a ring of kStages whose barriers say what is full and what
+/// is empty again. Page tables, and keys before the pass's own, are not of this pass's kernels: only tiles
+/// that reach first_pos wait.
 template <int kD, int kStages>
 __device__ __forceinline__ void bring_tiles(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
                                             int first_tile, int end_tile, uint32_t ring, uint64_t* full,
@@ -149,16 +151,18 @@ __device__ __forceinline__ void bring_tiles(const AttentionLaunch& p, const Atte
   if (!has_waited) wait_for_previous_kernel();
 }
 
-/// Copies the block's queries to shared memory, zeros for what is not there: rows beyond the list, columns beyond D.
+/// Copies the block's queries to shared memory, zeros for what is not there: rows beyond the list, columns
+/// beyond D.
 template <int kD, int kRows, int kThreads>
-__device__ __forceinline__ void stage_queries(const AttentionLaunch& p, const AttentionSequence& s, int kv_head,
-                                              int first, std::byte* to) {
+__device__ __forceinline__ void stage_queries(const AttentionLaunch& p, const AttentionSequence& s,
+                                              int kv_head, int first, std::byte* to) {
   const int group = p.num_heads / p.num_kv_heads, count = s.num_rows * group;
   for (int i = threadIdx.x; i < kRows * kD / 8; i += kThreads) {
     const int r = i / (kD / 8), piece = i % (kD / 8), index = first + r;
     uint4 v = {0, 0, 0, 0};
     if (index < count && piece * 8 < p.head_dim) {
-      const int64_t at = (s.first_row + index / group) * p.q_stride + (kv_head * group + index % group) * p.head_dim;
+      const int64_t at =
+          (s.first_row + index / group) * p.q_stride + (kv_head * group + index % group) * p.head_dim;
       v = *reinterpret_cast<const uint4*>(p.q + (at + piece * 8) * 2);
     }
     *reinterpret_cast<uint4*>(to + piece / 8 * kRows * 128 + r * 128 + ((piece % 8) ^ (r % 8)) * 16) = v;

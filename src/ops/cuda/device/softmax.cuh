@@ -1,5 +1,6 @@
-// Attention's arithmetic on fragments of a 16-row tile (arithmetic.md, "Attention"): one definition for every kernel, so
-// that their bits agree. A lane holds, of rows l/4 and l/4 + 8, columns 2*(l%4) + {0, 1} of each block of 8.
+// Attention's arithmetic on fragments of a 16-row tile (arithmetic.md, "Attention"): one definition for every
+// kernel, so that their bits agree. A lane holds, of rows l/4 and l/4 + 8, columns 2*(l%4) + {0, 1} of each
+// block of 8.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ __device__ __forceinline__ float exp2_device(float x) {
   return x >= contract::kExp2Low ? y : x != x ? x : 0.0f;
 }
 
-/// a * b with denormals kept: the accumulator that is rescaled comes from tensor cores, and times 1 must not change.
+/// a * b with denormals kept: the accumulator that is rescaled comes from tensor cores, and times 1 must not
+/// change.
 __device__ __forceinline__ float multiply_keeping_denormals(float a, float b) {
   float d;
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
@@ -37,7 +39,8 @@ template <int kBlocks>
 __device__ __forceinline__ float row_max(const float (&v)[kBlocks][4], int half) {
   float m = kMinusInfinity;
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block) m = fmaxf(m, fmaxf(v[block][2 * half], v[block][2 * half + 1]));
+  for (int block = 0; block < kBlocks; ++block)
+    m = fmaxf(m, fmaxf(v[block][2 * half], v[block][2 * half + 1]));
   m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
   return fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
 }
@@ -46,17 +49,19 @@ __device__ __forceinline__ float row_sum(const float (&v)[8][4], int half) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int at = 2 * half + i;
-    const float even = __fadd_rn(__fadd_rn(v[0][at], v[4][at]), __fadd_rn(v[2][at], v[6][at]));  // i, i + 32; i + 16
+    const float even =
+        __fadd_rn(__fadd_rn(v[0][at], v[4][at]), __fadd_rn(v[2][at], v[6][at]));  // i, i + 32; i + 16
     const float odd = __fadd_rn(__fadd_rn(v[1][at], v[5][at]), __fadd_rn(v[3][at], v[7][at]));
-    sum[i] = __fadd_rn(even, odd);                                                    // i, i + 8
-    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], 2));              // i, i + 4
-    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], 1));              // i, i + 2
+    sum[i] = __fadd_rn(even, odd);                                        // i, i + 8
+    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], 2));  // i, i + 4
+    sum[i] = __fadd_rn(sum[i], __shfl_xor_sync(0xffffffffu, sum[i], 1));  // i, i + 2
   }
   return __fadd_rn(sum[0], sum[1]);
 }
 
-/// p = exp2(s - m) in place for one of a lane's two rows; m is the largest score so far, old_m that before these. Returns
-/// exp2(old_m - m). A row that has seen no key yet has m = -inf; measured from 0 all of it is 0, and nothing changes.
+/// p = exp2(s - m) in place for one of a lane's two rows; m is the largest score so far, old_m that before
+/// these. Returns exp2(old_m - m). A row that has seen no key yet has m = -inf; measured from 0 all of it is
+/// 0, and nothing changes.
 template <int kBlocks>
 __device__ __forceinline__ float to_probabilities(float (&s)[kBlocks][4], int half, float old_m, float m) {
   const float from = m == kMinusInfinity ? 0.0f : m;
