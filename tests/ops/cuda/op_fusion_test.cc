@@ -258,8 +258,8 @@ TEST(OpFusion, LeavesNormsOfAnythingElse) {
       [&](Layer& l) { l.norm->out = halves(l.conv.x.data); },
       [&](Layer& l) { l.norm->out = halves(l.conv.out); },
       [&](Layer& l) { l.norm->out = halves(l.delta.out); },
-      [&](Layer& l) { l.norm->out = halves(l.delta.decay.data); },
-      [&](Layer& l) { l.norm->out = halves(l.delta.beta.data); },
+      [](Layer& l) { l.delta.decay.data = reinterpret_cast<const float*>(l.norm->out); },
+      [](Layer& l) { l.delta.beta.data = reinterpret_cast<const float*>(l.norm->out); },
       [](Layer& l) { l.norm->gate = l.conv.out; },
       [](Layer& l) { l.norm->gate = l.delta.out; },
   };
