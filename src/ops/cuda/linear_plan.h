@@ -1,6 +1,5 @@
 // How the blocks of linear()'s decode kernel, and of the stream of experts(), divide their work and their
-// shared memory.
-// Plain arithmetic for host and device.
+// shared memory. Plain arithmetic for host and device.
 #pragma once
 
 #include "ops/cuda/linear_params.h"
@@ -12,11 +11,12 @@ inline constexpr int kMaxSharedBytes = 227 << 10;
 /// Bytes of the sums of 8 rows of a tile: four floats a lane.
 inline constexpr int kSumBytes = 512;
 
-/// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory.
+/// How a launch is cut into blocks, beside LinearLaunch. Byte offsets are into dynamic shared memory; what
+/// lies at extra_offset is the kernel's own.
 struct DecodePlan {
   int cluster;         ///< Blocks that share a tile.
   int segments;        ///< Segments of a block: 8 / cluster.
-  int rows;            ///< Rows of x of a block: at most 8 * kRowTiles.
+  int rows;            ///< Rows of x in a block; linear() multiplies all at once: at most 8 * kRowTiles.
   int row_shift;       ///< rows rounded up to a power of two.
   int stages;          ///< Of a slot's ring.
   int stage_units;     ///< Units (ops/cuda/linear_layout.h) of a warp in one stage.

@@ -98,9 +98,8 @@ __device__ __forceinline__ void bring_stage(const std::byte* weights, int even, 
 
 /// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for. A
 /// lane has a pair of segments of a slot. Slots take the tiles in turn, so that their rings go round
-/// together.
-/// weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of `deal`
-/// tiles.
+/// together. weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of
+/// `deal` tiles.
 template <class Layout, class TileWeights>
 __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int deal, const DecodePlan& plan,
                                               const BlockPlace& at, int slots, uint32_t shared,
