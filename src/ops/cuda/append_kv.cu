@@ -37,15 +37,16 @@ __device__ __forceinline__ void append(std::byte* to, const RowsToAppend& rows, 
 __global__ void __launch_bounds__(32 * kBlockWarps)
     append_kv_kernel(const __grid_constant__ AppendKvLaunch p) {
   launch_dependents();
-  wait_for_previous_kernel();
+  // Sequences and page tables were there before the pass.
   const AttentionSequence s = p.sequences[blockIdx.y];
   const int index = static_cast<int>(blockIdx.x * kBlockWarps + threadIdx.x / 32);
   const int row = index / p.num_kv_heads, kv_head = index - row * p.num_kv_heads;
-  if (row >= s.num_rows) return;
+  if (row >= s.num_rows) return wait_for_previous_kernel();
   const int padded = (p.head_dim + kKvBlockColumns - 1) / kKvBlockColumns * kKvBlockColumns;
   const int pos = s.first_pos + row, slot = pos % kKvTile, lane = threadIdx.x % 32;
   const int64_t head = int64_t{p.page_tables[s.first_page + pos / kKvTile]} * p.page_stride +
                        int64_t{kv_head} * kKvTile * padded * 2;
+  wait_for_previous_kernel();
   for (int column = lane * kLaneColumns; column < padded; column += 32 * kLaneColumns) {
     const int64_t at = head + kv_byte_in_head(slot, column);
     append(p.k_pages + at, p.k, s.first_row + row, kv_head * p.head_dim, column, p.head_dim);

@@ -274,7 +274,12 @@ void CudaOps::experts(const ExpertsCall& call) {
   if (!fault_.ok() || call.x.num_rows() == 0) return;
   const ExpertsKernel kernel = experts_kernel(options_.kernels);
   std::byte* memory = scratch(experts_scratch_bytes(call, kernel));
-  if (memory != nullptr) record<launch_experts>(experts_launch(call, memory, kernel));
+  if (memory == nullptr) return;
+  ExpertsLaunch launch = experts_launch(call, memory, kernel);
+  // Route waits before it lets others start, and writes no x.
+  fusion_.flush();
+  launch.x_is_early = launches_.ends_with<launch_route, RouteLaunch>();
+  record<launch_experts>(launch);
 }
 
 bool CudaOps::takes_shared_expert(const ExpertsCall& call) const {

@@ -107,6 +107,9 @@ struct ExpertsLaunch {
   ExpertTasks kind;
   bool out_is_bf16;
   bool accumulate;
+  /// x was there before the previous kernel began, which lets this one start only after that: its first
+  /// kernel may read x before it waits.
+  bool x_is_early;
   ExpertVariants variants;
 };
 

@@ -25,9 +25,14 @@ class LaunchList {
 #endif
     append(run_launch<kLaunch, Launch>, &plain, sizeof plain);
   }
+  /// Whether the last one added is such a launch.
+  template <auto kLaunch, class Launch>
+  bool ends_with() const {
+    return last_ == run_launch<kLaunch, Launch>;
+  }
 
   void run(Stream stream) const;
-  void clear() { bytes_.clear(); }
+  void clear() { bytes_.clear(), last_ = nullptr; }
   bool empty() const { return bytes_.empty(); }
   uint64_t hash() const;
   friend bool operator==(const LaunchList& a, const LaunchList& b) { return a.bytes_ == b.bytes_; }
@@ -46,6 +51,7 @@ class LaunchList {
   void append(Run run, const void* launch, size_t bytes);
 
   std::vector<std::byte> bytes_;  ///< A header and its launch, again and again.
+  Run last_ = nullptr;
 };
 
 }  // namespace tensorfold::cuda

@@ -99,11 +99,18 @@ TF_CONTRACT_FUNCTION constexpr int held_chunks(const LinearLayout& layout, int b
 inline constexpr int kMaxShortRows = 8;
 /// Shared memory for x of a block of kShort, two of which are on a multiprocessor.
 inline constexpr int kMaxShortOperandBytes = 96 << 10;
-/// Tiles of a block: two where there are more than two blocks of one on each multiprocessor (of 132).
-constexpr int short_block_tiles(int num_tiles) { return num_tiles <= 2 * 132 ? 1 : 2; }
+/// Tiles of a block, up to three: so many that two blocks on each multiprocessor (of 132) have them all. A
+/// block that comes when another has ended adds the latency of its weights.
+constexpr int short_block_tiles(int num_tiles) {
+  constexpr int kBlocks = 2 * 132;
+  return num_tiles <= kBlocks ? 1 : num_tiles <= 2 * kBlocks ? 2 : 3;
+}
+/// Chunks of each of a block's tiles that a lane holds.
+TF_CONTRACT_FUNCTION constexpr int short_chunks_ahead(const LinearLayout& layout, int tiles) {
+  return (held_chunks(layout) + tiles - 1) / tiles;
+}
 
-/// The most tiles that kShort takes by itself: three blocks of two on each multiprocessor (of 132), two of
-/// which are there from the start. Larger products are streams.
+/// The most tiles that kShort takes by itself. Larger products are streams.
 inline constexpr int kMaxShortTiles = 3 * 2 * 132;
 
 /// Whether kShort can compute a launch.
@@ -115,7 +122,7 @@ constexpr bool can_be_short(const LinearLaunch& p) {
 constexpr bool is_short(const LinearLaunch& p) {
   const int tiles = short_block_tiles(p.num_tiles);
   return can_be_short(p) && p.num_tiles <= kMaxShortTiles &&
-         p.chunks_per_segment <= 2 * held_chunks(p.layout) / tiles;
+         p.chunks_per_segment <= 2 * short_chunks_ahead(p.layout, tiles);
 }
 
 /// Runs a launch: asynchronous, may be captured. For num_rows == 0 it does nothing.

@@ -22,6 +22,7 @@ struct DecodePlan {
   int stage_units;     ///< Units (ops/cuda/linear_layout.h) of a warp in one stage.
   int stage_bytes;     ///< Of a warp.
   int tile_stages;     ///< That a tile takes.
+  int early_stages;    ///< Of a ring that may be asked for before the previous kernel has ended.
   int exchange_depth;  ///< Tiles whose sums a block may be ahead of the one that finishes them.
   int x_offset, sums_offset, incoming_offset, extra_offset, barriers_offset, shared_bytes;
 };
@@ -31,6 +32,13 @@ struct DecodePlan {
 constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
   const int shares = (units * unit_bytes + stage_target - 1) / stage_target;
   return (units + shares - 1) / shares;
+}
+
+/// What a warp asks for before the previous kernel has ended: 3 KB, 9.5 MB of a grid of 24 warps, 2 us. More
+/// would make that kernel end late: what it stored reaches L2 behind all that was asked for.
+constexpr int early_stages(int stage_bytes) {
+  constexpr int kEarlyBytes = 3072;
+  return stage_bytes >= kEarlyBytes ? 1 : kEarlyBytes / stage_bytes;
 }
 
 /// A plan for `rows` rows a block in clusters of `cluster`, segments of `units` units, `stage_units` of them
@@ -57,6 +65,7 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_u
   constexpr int kMaxStages = 8;
   const int fitting = left < 0 ? 0 : left / (warps * (plan.stage_bytes + 8));
   plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
+  plan.early_stages = early_stages(plan.stage_bytes);
   plan.x_offset = warps * plan.stages * plan.stage_bytes;
   plan.sums_offset = plan.x_offset + x_bytes;
   plan.incoming_offset = plan.sums_offset + sums_bytes;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     linear_short_kernel(const __grid_constant__ LinearLaunch p, const int operand_bytes) {
   extern __shared__ __align__(16) std::byte shared[];
   __shared__ __align__(16) float sums[kLinearSegments][kTiles][128];
-  constexpr int kAhead = kChunksAhead<Layout> / kTiles;
+  constexpr int kAhead = short_chunks_ahead(Layout::kLayout, kTiles);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   launch_dependents();
   const Segment segment = segment_of_warp(p.chunks, p.chunks_per_segment);
@@ -35,24 +35,36 @@ __global__ void __launch_bounds__(kThreads, 2)
     const LinearDeviceCall& call = call_of_tile(p, tile_at(i));
     return SegmentChunks<Layout>(call.weights, tile_at(i) - call.first_tile, p.chunks, warp);
   };
-  const SegmentChunks<Layout> chunks[2] = {chunks_at(0), chunks_at(kTiles - 1)};
+  SegmentChunks<Layout> chunks[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) chunks[t] = chunks_at(t);
   Chunk<Layout> ring[kAhead][kTiles];
   const auto chunks_of = [&](int t) -> const SegmentChunks<Layout>& { return chunks[t]; };
   load_ring(ring, chunks_of, segment.length, lane);
-  // A thread's output at the end: lane l's float i of a tile is row 2 * (l % 4) + i % 2, output l / 4 + 8 *
-  // (i / 2).
-  const int tile_of_thread = threadIdx.x / 128, place = threadIdx.x % 128;
-  const int tile = tile_at(min(tile_of_thread, kTiles - 1));
-  const LinearDeviceCall& call = call_of_tile(p, tile);
+  // A thread's outputs at the end, one of every other tile: lane l's float i of a tile is row 2 * (l % 4) + i
+  // % 2, output l / 4 + 8 * (i / 2).
+  constexpr int kOutputs = (kTiles + 1) / 2;
+  const int first_tile_of_thread = threadIdx.x / 128, place = threadIdx.x % 128;
   const int row = place / 4 % 4 * 2 + place % 2;
-  const int column = (tile - call.first_tile) * kLinearTileRows + place / 16 + place % 4 / 2 * 8;
-  const bool is_again = tile_of_thread >= kTiles || (tile_of_thread > 0 && tile == tile_at(0));
-  const bool has_output = !is_again && row < p.num_rows && column < call.out_size;
+  /// visit(i, t, call, column) for output i, of the block's tile t.
+  const auto for_each_output = [&](const auto& visit) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int t = first_tile_of_thread + 2 * i, tile = kTiles * static_cast<int>(blockIdx.x) + t;
+      if (t >= kTiles || tile >= p.num_tiles || row >= p.num_rows) continue;
+      const LinearDeviceCall& call = call_of_tile(p, tile);
+      const int column = (tile - call.first_tile) * kLinearTileRows + place / 16 + place % 4 / 2 * 8;
+      if (column < call.out_size) visit(i, t, call, column);
+    }
+  };
+  float bias[kOutputs], before[kOutputs] = {};
+  for_each_output(
+      [&](int i, int, const LinearDeviceCall& call, int column) { bias[i] = bias_of(call, column); });
   wait_for_previous_kernel();
 
-  const float before = has_output && call.accumulate
-                           ? static_cast<const float*>(call.out)[row * call.out_stride + column]
-                           : 0.0f;
+  for_each_output([&](int i, int, const LinearDeviceCall& call, int column) {
+    if (call.accumulate) before[i] = static_cast<const float*>(call.out)[row * call.out_stride + column];
+  });
   std::byte* x = shared + segment.begin * 2 * operand_bytes;
   stage_segment_x(x, operand_bytes, p.num_rows, segment, p.in,
                   [&](int r) { return reinterpret_cast<const __nv_bfloat16*>(p.x) + r * p.x_stride; });
@@ -62,9 +74,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   multiply_ring(ring, chunks_of, segment.length, lane, b_address, operand_bytes, tile_sums);
   store_sums(sums[warp], tile_sums, lane);
   __syncthreads();
-  if (has_output)
-    store_output(call, row, column, add_segments<Layout>(&sums[0][tile_of_thread][place], kTiles * 128),
-                 before);
+  for_each_output([&](int i, int t, const LinearDeviceCall& call, int column) {
+    store_output(call, row, column, add_segments<Layout>(&sums[0][t][place], kTiles * 128), bias[i],
+                 before[i]);
+  });
 }
 
 template <class Layout>
@@ -75,8 +88,14 @@ void launch_short(CUstream_st* stream, const LinearLaunch& p) {
     launch_kernel(kernel, dim3((p.num_tiles + tiles - 1) / tiles), dim3(kThreads),
                   static_cast<size_t>(p.chunks) * 2 * operand_bytes, stream, p, operand_bytes);
   };
-  if (short_block_tiles(p.num_tiles) == 1) return launch(linear_short_kernel<Layout, 1>, 1);
-  launch(linear_short_kernel<Layout, 2>, 2);
+  switch (short_block_tiles(p.num_tiles)) {
+    case 1:
+      return launch(linear_short_kernel<Layout, 1>, 1);
+    case 2:
+      return launch(linear_short_kernel<Layout, 2>, 2);
+    default:
+      return launch(linear_short_kernel<Layout, 3>, 3);
+  }
 }
 
 }  // namespace

@@ -49,32 +49,38 @@ __global__ void __launch_bounds__(32 * kBlockHeads)
 #pragma unroll
   for (int i = 0; i < kPieces; ++i)
     weight[i] = heads.norm != nullptr && lane + 32 * i < p.head_dim ? heads.norm[lane + 32 * i] : 0.0f;
-  wait_for_previous_kernel();
-  if (t >= p.num_rows) return;
+  if (t >= p.num_rows) return wait_for_previous_kernel();
 
   const float* in = heads.in + t * heads.in_stride + head * heads.head_stride;
-  float x[kPieces], cos[kPieces], sin[kPieces];
+  // The first turn is a rehearsal that stores nothing: see route.cu.
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    if (turn == 1) wait_for_previous_kernel();
+    float x[kPieces], cos[kPieces], sin[kPieces];
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int d = lane + 32 * i, pair = d < p.half ? d : d - p.half;
-    x[i] = d < p.head_dim ? in[d] : 0.0f;
-    cos[i] = pair < p.half ? p.cos[t * p.cos_stride + pair] : 0.0f;
-    sin[i] = pair < p.half ? p.sin[t * p.sin_stride + pair] : 0.0f;
-  }
-  if (heads.norm != nullptr) {
-    const float inverse = inverse_norm(sum_of_squares<32>(x, nullptr), p.reciprocal, p.eps);
+    for (int i = 0; i < kPieces; ++i) {
+      const int d = lane + 32 * i, pair = d < p.half ? d : d - p.half;
+      x[i] = d < p.head_dim ? load_written(in + d) : 0.0f;
+      cos[i] = pair < p.half ? load_written(p.cos + t * p.cos_stride + pair) : 0.0f;
+      sin[i] = pair < p.half ? load_written(p.sin + t * p.sin_stride + pair) : 0.0f;
+    }
+    if (heads.norm != nullptr) {
+      const float inverse = inverse_norm(sum_of_squares<32>(x, nullptr), p.reciprocal, p.eps);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], inverse), weight[i]);
-  }
-  float* shared = block_heads[threadIdx.x / 32];
+      for (int i = 0; i < kPieces; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], inverse), weight[i]);
+    }
+    float* shared = block_heads[threadIdx.x / 32];
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) shared[lane + 32 * i] = x[i];
-  __syncwarp();
-  uint16_t* out = heads.out + t * heads.out_stride + int64_t{head} * p.head_dim;
+    for (int i = 0; i < kPieces; ++i) shared[lane + 32 * i] = x[i];
+    __syncwarp();
+    uint16_t* out = heads.out + t * heads.out_stride + int64_t{head} * p.head_dim;
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int d = lane + 32 * i;
-    if (d < p.head_dim) out[d] = float_to_bf16(rotated(shared, x[i], d, p.half, cos[i], sin[i]));
+    for (int i = 0; i < kPieces; ++i) {
+      const int d = lane + 32 * i;
+      if (turn == 1 && d < p.head_dim)
+        out[d] = float_to_bf16(rotated(shared, x[i], d, p.half, cos[i], sin[i]));
+    }
+    __syncwarp();
   }
 }
 

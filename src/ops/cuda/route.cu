@@ -125,66 +125,73 @@ __device__ __forceinline__ float weight_of(const RouteLaunch& p, float score, bo
 template <int kPerLane>
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteLaunch p) {
   __shared__ float shared_scores[kMaxRoutedExperts], shared_chosen_by[kMaxRoutedExperts];
-  wait_for_previous_kernel();
-  launch_dependents();
   const int lane = threadIdx.x;
   const int64_t row = blockIdx.x;
   const float* logits = p.logits + row * p.logits_stride;
-  float scores[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i)
-    scores[i] = lane + 32 * i < p.num_experts ? logits[lane + 32 * i] : -INFINITY;
-  if (p.scoring == RouteScoring::kSoftmax) softmax<kPerLane>(scores, p.num_experts, lane);
-
-  // What experts are chosen by, as keys; their weights are made of the scores.
-  uint32_t keys[kPerLane];
-  bool has_nan = false;
-  const bool in_groups = p.groups_kept < p.num_groups;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int expert = lane + 32 * i;
-    keys[i] = kNotAllowed;
-    if (expert < p.num_experts) {
-      if (p.scoring == RouteScoring::kSigmoid) scores[i] = sigmoid_f32(scores[i]);
-      const float chosen_by =
-          p.correction != nullptr ? __fadd_rn(scores[i], p.correction[expert]) : scores[i];
-      has_nan |= chosen_by != chosen_by;
-      keys[i] = ordered_key(chosen_by);
-      shared_scores[expert] = scores[i];
-      if (in_groups) shared_chosen_by[expert] = chosen_by;
+  // The first turn is a rehearsal, of whatever lies there before the previous kernel has ended, and stores
+  // nothing. One warp that runs through all this once waits mostly for its own instructions.
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    if (turn == 1) {
+      wait_for_previous_kernel();
+      launch_dependents();
     }
-  }
-  has_nan = __any_sync(kWholeWarp, has_nan);
-  __syncwarp();
-  if (in_groups) {
-    const uint32_t groups = best_groups(p, shared_chosen_by, lane);
-    const int size = p.num_experts / p.num_groups;
+    float scores[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      scores[i] = lane + 32 * i < p.num_experts ? load_written(logits + lane + 32 * i) : -INFINITY;
+    if (p.scoring == RouteScoring::kSoftmax) softmax<kPerLane>(scores, p.num_experts, lane);
+
+    // What experts are chosen by, as keys; their weights are made of the scores.
+    uint32_t keys[kPerLane];
+    bool has_nan = false;
+    const bool in_groups = p.groups_kept < p.num_groups;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (((groups >> ((lane + 32 * i) / size % 32)) & 1) == 0) keys[i] = kNotAllowed;
+      const int expert = lane + 32 * i;
+      keys[i] = kNotAllowed;
+      if (expert < p.num_experts) {
+        if (p.scoring == RouteScoring::kSigmoid) scores[i] = sigmoid_f32(scores[i]);
+        const float chosen_by =
+            p.correction != nullptr ? __fadd_rn(scores[i], p.correction[expert]) : scores[i];
+        has_nan |= chosen_by != chosen_by;
+        keys[i] = ordered_key(chosen_by);
+        shared_scores[expert] = scores[i];
+        if (in_groups) shared_chosen_by[expert] = chosen_by;
+      }
     }
-  }
+    has_nan = __any_sync(kWholeWarp, has_nan);
+    __syncwarp();
+    if (in_groups) {
+      const uint32_t groups = best_groups(p, shared_chosen_by, lane);
+      const int size = p.num_experts / p.num_groups;
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        if (((groups >> ((lane + 32 * i) / size % 32)) & 1) == 0) keys[i] = kNotAllowed;
+      }
+    }
 
-  uint32_t experts[kPerLane];
+    uint32_t experts[kPerLane];
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) experts[i] = lane + 32 * i;
-  sort_lane(keys, experts);
-  uint32_t id = 0;  // Of choice number `lane`.
-  for (int j = 0; j < p.num_choices; ++j) {
-    const uint32_t best = __reduce_max_sync(kWholeWarp, keys[0]);
-    const uint32_t chosen = __reduce_min_sync(kWholeWarp, keys[0] == best ? experts[0] : kWholeWarp);
-    if (lane == j) id = chosen;
-    if (experts[0] == chosen) {
+    for (int i = 0; i < kPerLane; ++i) experts[i] = lane + 32 * i;
+    sort_lane(keys, experts);
+    uint32_t id = 0;  // Of choice number `lane`.
+    for (int j = 0; j < p.num_choices; ++j) {
+      const uint32_t best = __reduce_max_sync(kWholeWarp, keys[0]);
+      const uint32_t chosen = __reduce_min_sync(kWholeWarp, keys[0] == best ? experts[0] : kWholeWarp);
+      if (lane == j) id = chosen;
+      if (experts[0] == chosen) {
 #pragma unroll
-      for (int i = 0; i + 1 < kPerLane; ++i) keys[i] = keys[i + 1], experts[i] = experts[i + 1];
-      keys[kPerLane - 1] = kNotAllowed;
+        for (int i = 0; i + 1 < kPerLane; ++i) keys[i] = keys[i + 1], experts[i] = experts[i + 1];
+        keys[kPerLane - 1] = kNotAllowed;
+      }
     }
+    const float score = lane < p.num_choices ? shared_scores[id] : 0.0f;
+    const float weight = weight_of(p, score, lane < p.num_choices);
+    if (turn == 0 || lane >= p.num_choices) continue;
+    p.expert_ids[row * p.ids_stride + lane] = static_cast<int32_t>(id);
+    p.expert_weights[row * p.weights_stride + lane] = has_nan ? __uint_as_float(0x7fc00000u) : weight;
   }
-  const float score = lane < p.num_choices ? shared_scores[id] : 0.0f;
-  const float weight = weight_of(p, score, lane < p.num_choices);
-  if (lane >= p.num_choices) return;
-  p.expert_ids[row * p.ids_stride + lane] = static_cast<int32_t>(id);
-  p.expert_weights[row * p.weights_stride + lane] = has_nan ? __uint_as_float(0x7fc00000u) : weight;
 }
 
 }  // namespace

@@ -65,13 +65,20 @@ __device__ __forceinline__ const std::byte* matrix_of(const ExpertMatrices& matr
   return expert == kSharedExpertId ? matrices.shared : matrices.data + expert * matrices.stride_bytes;
 }
 
-/// A product's output and its bias.
-__device__ __forceinline__ float with_bias(const ExpertMatrices& matrices, int expert, int column,
-                                           float sum) {
-  if (matrices.bias == nullptr) return sum;
+/// The bias of an expert's output; 0, which nothing is to be added for, where there is none.
+__device__ __forceinline__ float bias_of(const ExpertMatrices& matrices, int expert, int column) {
+  if (matrices.bias == nullptr) return 0.0f;
   const auto* bias = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(matrices.bias) +
                                                     expert * matrices.stride_bytes);
-  return __fadd_rn(sum, __ldg(bias + column));
+  return __ldg(bias + column);
+}
+/// A product's output and its bias, which bias_of() gave.
+__device__ __forceinline__ float with_bias(const ExpertMatrices& matrices, float bias, float sum) {
+  return matrices.bias == nullptr ? sum : __fadd_rn(sum, bias);
+}
+__device__ __forceinline__ float with_bias(const ExpertMatrices& matrices, int expert, int column,
+                                           float sum) {
+  return with_bias(matrices, bias_of(matrices, expert, column), sum);
 }
 
 /// Ops::mlp_activation() of one element.

@@ -60,6 +60,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const ExpertProduct& product = product_of(p, stage);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Segment segment = segment_of_warp(product);
+  const int operand_bytes = expert_operand_bytes(p.task_rows);
+  std::byte* x = shared + segment.begin * 2 * operand_bytes;
+  // A row of x has pairs of its own, whatever its experts are.
+  const bool brings_x_early = !is_down && p.x_is_early && are_pairs(p);
+  if (brings_x_early) {
+    stage_segment_x(x, operand_bytes, 1, segment, product.in,
+                    [&](int) { return x_of_pair(p, stage, blockIdx.y); });
+  }
   if (!is_down) {  // The experts' numbers come from the previous kernel.
     wait_for_previous_kernel();
     launch_dependents();
@@ -91,11 +99,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     wait_for_previous_kernel();
   }
 
-  const int operand_bytes = expert_operand_bytes(p.task_rows);
-  std::byte* x = shared + segment.begin * 2 * operand_bytes;
   __syncwarp();
-  stage_segment_x(x, operand_bytes, task.count, segment, product.in,
-                  [&](int row) { return rows[warp][row]; });
+  if (!brings_x_early) {
+    stage_segment_x(x, operand_bytes, task.count, segment, product.in,
+                    [&](int row) { return rows[warp][row]; });
+  }
 
   // Lanes of rows that do not exist read the last row: their columns of the product are not stored.
   const uint32_t b_address = shared_address(x) + min(lane / 4, task.count - 1) * 64 + lane % 4 * 16;

@@ -22,9 +22,10 @@ namespace experts_stream {
 constexpr int kMaxOutputs = 16;
 constexpr int kIdBytes = kMaxOutputs * 4;
 
-/// Bytes of the tiles of down that a block keeps until all choices' outputs are there.
-__host__ __device__ constexpr int kept_bytes(int tiles, int outputs) {
-  return tiles * outputs * kLinearTileRows * 4;
+/// What a block of down has beside its ring: the choices' numbers and weights, and for its tiles the outputs
+/// of each choice, kept until all are there, and their biases.
+__host__ __device__ constexpr int down_bytes(int tiles, int outputs) {
+  return kIdBytes + kMaxOutputs * 4 + 2 * tiles * outputs * kLinearTileRows * 4;
 }
 
 /// A plan for a product of x with `rows` rows, `extra_bytes` beside it; without stages: it does not fit.
@@ -82,12 +83,13 @@ struct Block {
   __device__ __forceinline__ bool is_producing() const { return warp == kWarps; }
 
   /// The slot's tiles of [0, num_tiles), which are dealt to `dealt.slots` slots of which this is number
-  /// `slot`: finish(tile, first, second) in the lanes of the leader that have outputs lane / 4 and lane / 4 +
-  /// 8 of a tile. row_of(tile): its row of x.
-  template <class RowOf, class Finish>
+  /// `slot`: prepare(tile) in the leader before a tile is multiplied, to ask for what it needs; finish(tile,
+  /// first, second) in its lanes that have outputs lane / 4 and lane / 4 + 8 of a tile. row_of(tile): its row
+  /// of x.
+  template <class RowOf, class Prepare, class Finish>
   __device__ __forceinline__ void multiply(const ExpertProduct& product, int num_tiles,
                                            const DealtTiles& dealt, int slot, const RowOf& row_of,
-                                           const Finish& finish) {
+                                           const Prepare& prepare, const Finish& finish) {
     const ChunkRange segment = segment_chunks(product.chunks, product.chunks_per_segment, at.segment);
     const int length = segment.count / Layout::kUnitChunks, pair_bytes = x_pair_bytes(plan.rows);
     const uint32_t first_x =
@@ -97,6 +99,7 @@ struct Block {
       // All columns of the product are the same: the row is every lane's.
       const uint32_t x[1] = {first_x + row_of(tile) * 64};
       TileSum<Layout> sum[1];
+      if (at.segment == 0) prepare(tile);
       multiply_segment<Layout, 1>(ring, plan, length, x, pair_bytes, lane, sum);
       float acc[1][4] = {{sum[0].acc[0], sum[0].acc[1], sum[0].acc[2], sum[0].acc[3]}};
       if (at.segment > 0) {
@@ -119,6 +122,10 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
                         const ExpertStage stage) {
   extern __shared__ __align__(128) std::byte shared[];
   Block<Layout, kWarps> block(plan, shared);
+  const auto bring_x = [&] {
+    stage_x<kWarps>({p.x, p.x_stride, p.into.in}, plan, 1, 0, p.into.chunks, shared + plan.x_offset);
+  };
+  if (p.x_is_early && !block.is_producing()) bring_x();
   wait_for_previous_kernel();  // The experts' numbers come from there.
   launch_dependents();
   const ExpertProduct& product = p.into;
@@ -137,23 +144,40 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
         });
     return;
   }
-  stage_x<kWarps>({p.x, p.x_stride, product.in}, plan, 1, 0, product.chunks, shared + plan.x_offset);
+  if (!p.x_is_early) bring_x();
+  const int expert_of_lane = block.lane < p.num_choices ? load_written(p.expert_ids + block.lane) : 0;
   sync_multiplying_warps<kWarps>();
-  float gate[2] = {};
+  // Of tile number `tile`: its matrices, output of the row, and first column there.
+  const auto matrices_at = [&](int tile) -> const ExpertMatrices& {
+    return is_gated && tile % 2 == 0 ? p.gate : p.up;
+  };
+  const auto output_at = [&](int tile) { return (is_gated ? tile / 2 : tile) / product.tiles; };
+  const auto column_at = [&](int tile, int output) {
+    return ((is_gated ? tile / 2 : tile) - output * product.tiles) * kLinearTileRows + block.lane / 4;
+  };
+  float gate[2] = {}, bias[2] = {};
   block.multiply(
       product, num_tiles, {deal, block.kSlots * place.clusters},
       block.at.slot * place.clusters + place.cluster, [](int) { return 0; },
+      [&](int tile) {
+        const ExpertMatrices& matrices = matrices_at(tile);
+        if (matrices.bias == nullptr) return;
+        const int output = output_at(tile), first_column = column_at(tile, output);
+        const int expert = __shfl_sync(0xffffffffu, expert_of_lane, output);
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (first_column + 8 * i < product.out) bias[i] = bias_of(matrices, expert, first_column + 8 * i);
+      },
       [&](int tile, float first, float second) {
         const bool is_gate = is_gated && tile % 2 == 0;
-        const ExpertMatrices& matrices = is_gate ? p.gate : p.up;
-        const int of_both = is_gated ? tile / 2 : tile, output = of_both / product.tiles;
-        const int expert = matrices.bias != nullptr ? load_written(p.expert_ids + output) : 0;
+        const ExpertMatrices& matrices = matrices_at(tile);
+        const int output = output_at(tile), first_column = column_at(tile, output);
         const float sums[2] = {first, second};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int column = (of_both - output * product.tiles) * kLinearTileRows + block.lane / 4 + 8 * i;
+          const int column = first_column + 8 * i;
           if (column >= product.out) continue;
-          const float y = with_bias(matrices, expert, column, sums[i]);
+          const float y = with_bias(matrices, bias[i], sums[i]);
           if (is_gate) {
             gate[i] = y;
           } else {
@@ -197,26 +221,38 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
   const float before =
       has_output && p.accumulate ? load_written(static_cast<const float*>(p.out) + column) : 0.0f;
   const float shared_gate = has_output && p.shared_gate != nullptr ? load_written(p.shared_gate) : 0.0f;
+  float* choice_weights = reinterpret_cast<float*>(shared + plan.extra_offset + kIdBytes);
+  float* kept = choice_weights + kMaxOutputs;                    // [tile][choice][16]
+  float* biases = kept + num_tiles * outputs * kLinearTileRows;  // As kept.
+  if (thread < p.num_choices) choice_weights[thread] = load_written(p.expert_weights + thread);
+  if (p.down.bias != nullptr) {
+    for (int i = thread; i < num_items * kLinearTileRows; i += 32 * kWarps) {
+      const int item = i / kLinearTileRows, tile = item / outputs, choice = item - tile * outputs;
+      const int its_column =
+          (static_cast<int>(blockIdx.x) + tile * blocks) * kLinearTileRows + i % kLinearTileRows;
+      if (choice < p.num_choices && its_column < product.out)
+        biases[i] = bias_of(p.down, load_written(p.expert_ids + choice), its_column);
+    }
+  }
   wait_for_previous_kernel();
   stage_x<kWarps>({p.product, p.product_stride, product.in}, plan, outputs, 0, product.chunks,
                   shared + plan.x_offset);
   sync_multiplying_warps<kWarps>();
-  // [tile][choice][16]
-  float* kept = reinterpret_cast<float*>(shared + plan.extra_offset + kIdBytes);
   block.multiply(
       product, num_items, {1, block.kSlots}, block.at.slot, [&](int item) { return item % outputs; },
+      [](int) {},
       [&](int item, float first, float second) {
         kept[item * kLinearTileRows + block.lane / 4] = first;
         kept[item * kLinearTileRows + block.lane / 4 + 8] = second;
       });
   sync_multiplying_warps<kWarps>();
   if (!has_output) return;
-  const float* of_tile = kept + my_tile * outputs * kLinearTileRows + thread % kLinearTileRows;
+  const int first = my_tile * outputs * kLinearTileRows + thread % kLinearTileRows;
+  const float *of_tile = kept + first, *bias_of_tile = biases + first;
   float y = 0.0f;
   for (int j = 0; j < p.num_choices; ++j) {
-    const int expert = p.down.bias != nullptr ? load_written(p.expert_ids + j) : 0;
-    y = __fmaf_rn(load_written(p.expert_weights + j),
-                  with_bias(p.down, expert, column, of_tile[j * kLinearTileRows]), y);
+    const int at = j * kLinearTileRows;
+    y = __fmaf_rn(choice_weights[j], with_bias(p.down, bias_of_tile[at], of_tile[at]), y);
   }
   store_row_output(
       p, column, y, before, [&] { return of_tile[p.num_choices * kLinearTileRows]; }, shared_gate);
@@ -246,7 +282,7 @@ bool launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
     if (stage == ExpertStage::kDown) {
       const int blocks = p.out_of.tiles < multiprocessors ? p.out_of.tiles : multiprocessors;
       const int tiles = (p.out_of.tiles + blocks - 1) / blocks;
-      const DecodePlan plan = make_plan<Layout>(p.out_of, outputs, kIdBytes + kept_bytes(tiles, outputs));
+      const DecodePlan plan = make_plan<Layout>(p.out_of, outputs, down_bytes(tiles, outputs));
       if (plan.stages == 0 || tiles * kLinearTileRows > 32 * kWarps) return false;
       auto* kernel = experts_out_of_kernel<Layout, kWarps>;
       set_up(kernel);

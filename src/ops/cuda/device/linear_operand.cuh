@@ -26,15 +26,15 @@ __device__ __forceinline__ const LinearDeviceCall& call_of_tile(const LinearLaun
   return p.calls[i];
 }
 
-/// A finished sum and its output's bias, if there is one.
-__device__ __forceinline__ float with_bias(const LinearDeviceCall& call, int column, float sum) {
-  return call.bias != nullptr ? __fadd_rn(sum, call.bias[column]) : sum;
+/// The bias of an output; 0, which nothing is to be added for, where a call has none.
+__device__ __forceinline__ float bias_of(const LinearDeviceCall& call, int column) {
+  return call.bias != nullptr ? __ldg(call.bias + column) : 0.0f;
 }
-/// Bias, sum onto the residual or not, rounding: the last step of one output. `before`: what it is added to,
-/// if to anything.
+/// Bias, sum onto the residual or not, rounding: the last step of one output. `bias`: the column's, of a call
+/// that has one; `before`: what it is added to, if to anything.
 __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum,
-                                             float before) {
-  sum = with_bias(call, column, sum);
+                                             float bias, float before) {
+  if (call.bias != nullptr) sum = __fadd_rn(sum, bias);
   const int64_t at = row * call.out_stride + column;
   if (call.out_is_bf16) {
     static_cast<__nv_bfloat16*>(call.out)[at] = __float2bfloat16_rn(sum);
@@ -44,7 +44,8 @@ __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int r
 }
 __device__ __forceinline__ void store_output(const LinearDeviceCall& call, int row, int column, float sum) {
   const int64_t at = row * call.out_stride + column;
-  store_output(call, row, column, sum, call.accumulate ? static_cast<const float*>(call.out)[at] : 0.0f);
+  store_output(call, row, column, sum, bias_of(call, column),
+               call.accumulate ? static_cast<const float*>(call.out)[at] : 0.0f);
 }
 
 // Where a unit of packed weights is read from. Each byte is read once, so nothing is kept in L1.
@@ -115,6 +116,7 @@ struct SegmentChunks {
   const std::byte* first_unit;
   int odd_length;  ///< UnitOrder::offset().
 
+  SegmentChunks() = default;
   /// Of a matrix with rows of `chunks` chunks.
   __device__ __forceinline__ SegmentChunks(const std::byte* weights, int64_t tile, int chunks, int segment) {
     const UnitOrder order(chunks / Layout::kUnitChunks);

@@ -96,10 +96,11 @@ __device__ __forceinline__ void bring_stage(const std::byte* weights, int even, 
     bulk_copy(to + 2 * (u - unit) * kUnitBytes, weights + int64_t{u + odd} * kUnitBytes, kUnitBytes, full);
 }
 
-/// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for. A
-/// lane has a pair of segments of a slot. Slots take the tiles in turn, so that their rings go round
-/// together. weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of
-/// `deal` tiles.
+/// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for,
+/// but asks for no more than plan.early_stages stages each before the previous kernel has ended. A lane has a
+/// pair of segments of a slot. Slots take the tiles in turn, so that their rings go round together.
+/// weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of `deal`
+/// tiles.
 template <class Layout, class TileWeights>
 __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int deal, const DecodePlan& plan,
                                               const BlockPlace& at, int slots, uint32_t shared,
@@ -113,6 +114,7 @@ __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int dea
   const int even = order.length(at.rank * plan.segments + segment),
             odd = order.length(at.rank * plan.segments + segment + 1);
   RingTurn turn;
+  int early = plan.early_stages;
   const DealtTiles dealt{deal, slots * at.clusters};
   for (int tile = dealt.first(slot * at.clusters + at.cluster);
        __any_sync(0xffffffffu, has_pair && tile < num_tiles); tile = dealt.next(tile)) {
@@ -122,6 +124,7 @@ __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int dea
       weights = weights_of_tile(tile) +
                 int64_t{order.first(at.rank * plan.segments + segment)} * Layout::kUnitBytes;
     for (int unit = 0; unit < order.per_segment; unit += plan.stage_units, turn.next(plan.stages)) {
+      if (early-- == 0) wait_for_previous_kernel();
       if (!has_tile) continue;
       mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
       bring_stage<Layout>(weights, even, odd, unit, plan.stage_units,
@@ -237,7 +240,7 @@ __device__ __forceinline__ void stage_x(const PlainRows& x, const DecodePlan& pl
       const int column = (first_chunk * 8 + (task >> plan.row_shift) * 32 + lane) * 8;
       v[i] = {0, 0, 0, 0};
       if (task < tasks && row < rows && column < x.in)
-        v[i] = *reinterpret_cast<const uint4*>(x.data + (row * x.stride + column) * 2);
+        v[i] = load_written(reinterpret_cast<const uint4*>(x.data + (row * x.stride + column) * 2));
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -316,7 +319,7 @@ struct SegmentSums {
 /// How a tile's eight sums come together: the segments of a block in the warp of its first one ("leader"),
 /// the blocks' sums in the leader of block 0, which then finishes a tile one tile later, so that it seldom
 /// waits for the others. A block alone finishes it at once, and asks for what outputs are added to before it
-/// waits for the sums.
+/// waits for the sums. Biases are asked for before as well.
 template <class Layout, int kRowTiles>
 struct Finisher {
   const LinearLaunch& p;
@@ -330,17 +333,19 @@ struct Finisher {
   int pending_tile = -1;
   /// Alone: what the tile's sums are added to. In a cluster: the sums of pending_tile.
   float held[kRowTiles][4] = {};
+  float bias[2] = {};  ///< Of that tile's outputs lane / 4 and lane / 4 + 8.
 
   __device__ __forceinline__ void add(int tile, const TileSum<Layout> (&sum)[kRowTiles]) {
     float acc[kRowTiles][4];
     copy(acc, [&](int r, int i) { return sum[r].acc[i]; });
     if (segment > 0) return of_block.hand_over(acc, segment, lane);
-    if (plan.cluster == 1) load_before(tile);
+    if (plan.cluster == 1) load_before(tile), load_bias(tile);
     of_block.collect(acc, plan.segments, lane);
     if (plan.cluster == 1) return store(tile, acc, [&](int r, int i, const float*) { return held[r][i]; });
     if (rank > 0) return send(acc);
     finish_pending();
     pending_tile = tile;
+    load_bias(tile);
     copy(held, [&](int r, int i) { return acc[r][i]; });
   }
 
@@ -402,6 +407,14 @@ struct Finisher {
       held[r][i] = load_global(out + row * call.out_stride + column);
     });
   }
+  __device__ __forceinline__ void load_bias(int tile) {
+    const LinearDeviceCall& call = call_of_tile(p, tile);
+    if (call.bias == nullptr) return;
+    const int first_column = (tile - call.first_tile) * kLinearTileRows + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (first_column + 8 * i < call.out_size) bias[i] = load_global(call.bias + first_column + 8 * i);
+  }
   /// before(r, i, address): what is there already.
   template <class Before>
   __device__ __forceinline__ void store(int tile, const float (&sum)[kRowTiles][4],
@@ -410,7 +423,7 @@ struct Finisher {
     const float* out = static_cast<const float*>(call.out);
     for_each_output(call, tile, [&](int r, int i, int row, int column) {
       const float base = call.accumulate ? before(r, i, out + row * call.out_stride + column) : 0.0f;
-      store_output(call, row, column, __fmul_rn(sum[r][i], Layout::kResultScale), base);
+      store_output(call, row, column, __fmul_rn(sum[r][i], Layout::kResultScale), bias[i / 2], base);
     });
   }
 };
