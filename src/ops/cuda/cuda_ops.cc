@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <utility>
@@ -27,6 +28,10 @@ namespace {
 /// Passes of more rows are run launch by launch: a launch is then short beside what it starts, and such
 /// shapes seldom come twice.
 constexpr int64_t kMaxGraphRows = 128;
+/// Products of a pass that draw their tiles at most; the others have them dealt.
+constexpr int kMaxDrawingLaunches = 1024;
+/// Launches of a pass's first part, and how many times longer the next ones are.
+constexpr int kFirstPart = 32, kPartGrowth = 4;
 
 /// The next of a few sizes, at most a quarter larger: launches that depend on a length are the same for a
 /// while.
@@ -108,6 +113,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   launches_.clear();
   outgrown_.clear();
   num_rows_ = rows.num_rows();
+  part_size_ = kFirstPart;
   fusion_.begin_pass(num_rows_);
   sequences_.clear();
   page_tables_.clear();
@@ -119,7 +125,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   // Beside the sequences, every row may bring a token, a position, a row to gather and a SampleRow; and where
   // it is drafted, its best tokens to look up in two tables.
   constexpr int64_t kRowBytes = (3 + 2 * (kMaxTopTokens + 1)) * sizeof(int32_t) + sizeof(DeviceSampleRow);
-  constexpr int64_t kSlack = int64_t{64} << 10;
+  constexpr int64_t kSlack = (int64_t{64} << 10) + kMaxDrawingLaunches * 4;
   const int64_t num_table_entries = bucket(std::ssize(page_tables_), 64);
   const int64_t sequence_bytes =
       static_cast<int64_t>((sizeof(AttentionSequence) + sizeof(RecurrentSequence)) * sequences_.size());
@@ -128,6 +134,8 @@ void CudaOps::begin_pass(const RowBatch& rows) {
       !status.ok()) {
     return fail(std::move(status));
   }
+  static constexpr std::array<int32_t, kMaxDrawingLaunches> kZeros{};
+  tile_counters_ = {const_cast<int32_t*>(inputs_.add(std::span<const int32_t>(kZeros))), kZeros.size()};
   positions_ = rows.positions;
   device_positions_ = inputs_.add(rows.positions);
   attention_rows_.sequences = inputs_.add<AttentionSequence>(sequences_);
@@ -135,12 +143,19 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   attention_rows_.page_tables = inputs_.add<int32_t>(page_tables_, static_cast<size_t>(num_table_entries));
 }
 
+bool CudaOps::uses_graphs() const { return options_.use_graphs && num_rows_ <= kMaxGraphRows; }
+
+void CudaOps::launch_part() {
+  launch_recorded();
+  part_size_ *= kPartGrowth;
+}
+
 void CudaOps::launch_recorded() {
   fusion_.flush();
   if (!fault_.ok() || launches_.empty()) return;
   fault_ = inputs_.upload(stream_);
   if (!fault_.ok()) return;
-  if (options_.use_graphs && num_rows_ <= kMaxGraphRows) {
+  if (uses_graphs()) {
     fault_ = graphs_.run(stream_, launches_);
   } else {
     launches_.run(stream_);
@@ -188,7 +203,13 @@ void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   LinearKernel kernel = LinearKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = LinearKernel::kDecode;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = LinearKernel::kWide;
-  for (const LinearLaunch& launch : linear_launches(x, calls, kernel)) record<launch_linear>(launch);
+  for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
+    if (launch.kernel == LinearKernel::kDecode && !tile_counters_.empty()) {
+      launch.drawn_tiles = tile_counters_.data();
+      tile_counters_ = tile_counters_.subspan(1);
+    }
+    record<launch_linear>(launch);
+  }
 }
 
 void CudaOps::rope_table(View cos, View sin, std::span<const int32_t> positions,

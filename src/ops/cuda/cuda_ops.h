@@ -79,7 +79,13 @@ class CudaOps final : public Ops {
   void record(const Launch& launch) {
     fusion_.flush();
     launches_.add<kLaunch>(launch);
+    if (uses_graphs() && launches_.size() == part_size_) launch_part();
   }
+  bool uses_graphs() const;
+  /// Runs what was recorded since the last time, while the host goes on recording the pass. A graph launch
+  /// takes the host a quarter of a microsecond a kernel, recording half of that: the first part is short, so
+  /// that the device begins early, and each keeps it busy for longer than the host needs for the next.
+  void launch_part();
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
   Status wait();
@@ -96,10 +102,12 @@ class CudaOps final : public Ops {
   // Of the pass being recorded.
   Status fault_;
   int64_t num_rows_ = 0;
+  int part_size_ = 0;  ///< Launches of the part being recorded, at most.
   AttentionRows attention_rows_;
   RecurrentRows recurrent_rows_;
   std::span<const int32_t> positions_;  ///< On the host, to know them again.
   const int32_t* device_positions_ = nullptr;
+  std::span<int32_t> tile_counters_;  ///< On the device, 0 when the pass begins: LinearLaunch::drawn_tiles.
   std::vector<AttentionSequence> sequences_;
   std::vector<int32_t> page_tables_;
   std::vector<RecurrentSequence> recurrent_sequences_;

@@ -7,7 +7,7 @@ namespace tensorfold::cuda {
 
 void LaunchList::append(Run run, const void* launch, size_t bytes) {
   const Header header{run, (bytes + kAlignment - 1) / kAlignment * kAlignment};
-  last_ = run;
+  ++size_, last_ = run;
   const size_t at = bytes_.size();
   bytes_.resize(at + sizeof header + header.bytes);
   std::memcpy(bytes_.data() + at, &header, sizeof header);

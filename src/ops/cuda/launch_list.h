@@ -32,8 +32,9 @@ class LaunchList {
   }
 
   void run(Stream stream) const;
-  void clear() { bytes_.clear(), last_ = nullptr; }
+  void clear() { bytes_.clear(), size_ = 0, last_ = nullptr; }
   bool empty() const { return bytes_.empty(); }
+  int size() const { return size_; }
   uint64_t hash() const;
   friend bool operator==(const LaunchList& a, const LaunchList& b) { return a.bytes_ == b.bytes_; }
 
@@ -51,6 +52,7 @@ class LaunchList {
   void append(Run run, const void* launch, size_t bytes);
 
   std::vector<std::byte> bytes_;  ///< A header and its launch, again and again.
+  int size_ = 0;
   Run last_ = nullptr;
 };
 

@@ -15,6 +15,10 @@
 namespace tensorfold::cuda {
 namespace {  // Each file that includes this compiles its own kernels.
 
+__device__ __forceinline__ int* tile_queue(const DecodePlan& plan, std::byte* shared, int slot) {
+  return reinterpret_cast<int*>(shared + plan.extra_offset + slot * kTileQueueBytes);
+}
+
 /// Stages x, then multiplies the slot's tiles: by the kWarps multiplying warps.
 template <class Layout, int kRowTiles, int kWarps, class Finisher>
 __device__ __forceinline__ void multiply_tiles(const LinearLaunch& p, const DecodePlan& plan,
@@ -35,8 +39,11 @@ __device__ __forceinline__ void multiply_tiles(const LinearLaunch& p, const Deco
   operand_addresses(x, shared_address(shared) + plan.x_offset, segment.begin - columns.begin, rows,
                     pair_bytes, lane);
   RingReader ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes);
-  const int stride = kWarps / plan.segments * block.clusters;
-  for (int tile = at.slot * block.clusters + block.cluster; tile < p.num_tiles; tile += stride) {
+  const int* queue = tile_queue(plan, shared, at.slot);
+  for (int turn = 0;; turn = (turn + 1) % kTileQueue) {
+    mbarrier_wait(ring.full, ring.parity);  // Then the tile is known.
+    const int tile = queue[turn];
+    if (tile >= p.num_tiles) break;
     TileSum<Layout> sum[kRowTiles];
     multiply_segment<Layout, kRowTiles>(ring, plan, length, x, pair_bytes, lane, sum);
     finisher.add(tile, sum);
@@ -45,9 +52,9 @@ __device__ __forceinline__ void multiply_tiles(const LinearLaunch& p, const Deco
 }
 
 /// Grid: x clusters of plan.cluster blocks, y groups of plan.rows rows. A cluster computes every
-/// (clusters)-th tile of 16 outputs; block `rank` of it the segments rank * segments and on, kWarps /
-/// segments tiles at a time, a warp each (tile, segment); warp kWarps brings the weights. Traffic: every
-/// weight once per blockIdx.y, x once per block, from L2.
+/// (clusters)-th tile of 16 outputs, or those that it draws; block `rank` of it the segments rank * segments
+/// and on, kWarps / segments tiles at a time, a warp each (tile, segment); warp kWarps brings the weights.
+/// Traffic: every weight once per blockIdx.y, x once per block, from L2.
 template <class Layout, int kRowTiles, int kWarps>
 __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     linear_decode_kernel(const __grid_constant__ LinearLaunch p, const __grid_constant__ DecodePlan plan) {
@@ -66,8 +73,14 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
   if (plan.cluster > 1) cluster_arrive();
   launch_dependents();
   if (warp == kWarps) {
+    const ProducingLane lane(plan);
+    const DrawnTiles tiles{.drawn = p.drawn_tiles,
+                           .slots = slots * block.clusters,
+                           .first_lane = lane.slot * plan.segments / 2,
+                           .draws = lane.segment == 0 && lane.slot < slots,
+                           .queue = tile_queue(plan, shared, lane.slot)};
     produce_tiles<Layout>(
-        p.chunks, p.num_tiles, 1, plan, block, slots, shared_address(shared), [&](int tile) {
+        p.chunks, p.num_tiles, tiles, plan, block, slots, shared_address(shared), [&](int tile) {
           const LinearDeviceCall& call = call_of_tile(p, tile);
           constexpr int64_t kUnits = Layout::kUnitChunks;
           return call.weights + (tile - call.first_tile) * (p.chunks / kUnits) * Layout::kUnitBytes;
@@ -96,9 +109,10 @@ DecodePlan choose_plan(const LinearLaunch& p) {
   for (;; rows = (rows + 1) / 2) {
     for (const int target : kStageTargets) {
       for (int cluster = first_cluster; cluster <= 4; cluster *= 2) {
-        const DecodePlan plan = make_decode_plan(
-            rows, cluster, units, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes,
-            kLinearSegments / cluster * p.chunks_per_segment, kWarps, kRowTiles);
+        const DecodePlan plan =
+            make_decode_plan(rows, cluster, units, stage_units_for(units, Layout::kUnitBytes, target),
+                             Layout::kUnitBytes, kLinearSegments / cluster * p.chunks_per_segment, kWarps,
+                             kRowTiles, kWarps / (kLinearSegments / cluster) * kTileQueueBytes);
         const bool is_last = rows == 1 && cluster == 4 && target == 576;
         if (plan.stages >= (is_last ? 1 : stages_wanted(target))) return plan;
       }
@@ -122,7 +136,11 @@ void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
 
   const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
   const dim3 grid(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
-  launch_clusters(kernel, plan.cluster, grid, dim3(32 * (kWarps + 1)), plan.shared_bytes, stream, p, plan);
+  LinearLaunch launch = p;
+  if (plan.cluster > 1 || grid.y > 1)
+    launch.drawn_tiles = nullptr;  // Blocks of a cluster have the same tiles.
+  launch_clusters(kernel, plan.cluster, grid, dim3(32 * (kWarps + 1)), plan.shared_bytes, stream, launch,
+                  plan);
 }
 
 /// Scales in f16 and f32 are rare: those have no kernel for 16 rows at a time.

@@ -58,6 +58,9 @@ struct LinearLaunch {
   LinearDeviceCall calls[kMaxLinearCalls];
   const std::byte* x;  ///< bf16 [num_rows, in]: nothing beyond column `in` is read.
   int64_t x_stride;    ///< Elements.
+  /// On the device, 0 when the launch begins: the tiles that were drawn by whoever was free first, kDecode.
+  /// Null: each block has its tiles from the start.
+  int32_t* drawn_tiles;
   int num_calls;
   int num_tiles;  ///< Tiles of 16 outputs of all calls.
   int num_rows;
@@ -68,7 +71,7 @@ struct LinearLaunch {
   LinearKernel kernel;  ///< Not kAuto.
   LinearTuning tuning;
 };
-static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 16 + 6 * 4 + 8);
+static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 24 + 6 * 4 + 8);
 
 /// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
 /// more put the eight 32-column pieces that a warp writes at once into different banks.

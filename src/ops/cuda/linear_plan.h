@@ -7,7 +7,7 @@
 namespace tensorfold::cuda {
 
 /// Shared memory of a block, one to a multiprocessor (which keeps 1 KB of its 228).
-inline constexpr int kMaxSharedBytes = 227 << 10;
+inline constexpr int kMaxSharedBytes = 226 << 10;
 /// Bytes of the sums of 8 rows of a tile: four floats a lane.
 inline constexpr int kSumBytes = 512;
 

@@ -33,8 +33,14 @@ PassGraphs::~PassGraphs() {
 }
 
 PassGraphs::Entries::iterator PassGraphs::find_or_add(const LaunchList& launches) {
-  // Decoding repeats the last pass most of the time.
-  if (!entries_.empty() && entries_.front().launches == launches) return entries_.begin();
+  // Decoding repeats the last pass most of the time, whose parts are the ones used last. Others differ early.
+  constexpr int kParts = 4;
+  int tried = 0;
+  for (auto it = entries_.begin(); it != entries_.end() && tried < kParts; ++it, ++tried) {
+    if (!(it->launches == launches)) continue;
+    entries_.splice(entries_.begin(), entries_, it);
+    return entries_.begin();
+  }
   const uint64_t hash = launches.hash();
   const auto [first, last] = by_hash_.equal_range(hash);
   for (auto it = first; it != last; ++it) {

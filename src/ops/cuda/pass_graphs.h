@@ -12,12 +12,12 @@ struct CUgraphExec_st;
 
 namespace tensorfold::cuda {
 
-/// A pass is run launch by launch the first time and captured the second: shapes that never come again cost
-/// no capture. Keeps the kMaxGraphs used last. One thread at a time; the device must be idle when it is
-/// destroyed.
+/// A pass, or a part of one, is run launch by launch the first time and captured the second: shapes that
+/// never come again cost no capture. Keeps the kMaxGraphs used last. One thread at a time; the device must be
+/// idle when it is destroyed.
 class PassGraphs {
  public:
-  static constexpr size_t kMaxGraphs = 64;
+  static constexpr size_t kMaxGraphs = 192;
 
   PassGraphs() = default;
   ~PassGraphs();

@@ -18,9 +18,10 @@ using enum LinearTuning::Tile;
 struct Way {
   LinearKernel kernel;
   LinearTuning tuning = {};
+  bool draws = false;  ///< LinearLaunch::drawn_tiles
 
   std::string name() const {
-    if (kernel == LinearKernel::kDecode) return "decode";
+    if (kernel == LinearKernel::kDecode) return draws ? "decode, tiles drawn" : "decode";
     if (kernel == LinearKernel::kShort) return "short";
     return std::string(tuning.wide_tile == kFew ? "few/" : "wide/") + std::to_string(tuning.wide_split) +
            "x" + std::to_string(tuning.wide_share);
@@ -28,12 +29,18 @@ struct Way {
   void launch(CUstream_st* stream, View x, std::span<const LinearCall> calls) const {
     for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
       launch.tuning = tuning;
+      if (draws) {
+        static DeviceArray<int32_t> drawn(1);
+        cuda_check(cudaMemsetAsync(drawn.data(), 0, sizeof(int32_t), stream));
+        launch.drawn_tiles = drawn.data();
+      }
       launch_linear(stream, launch);
     }
   }
 };
 constexpr Way kDecode{LinearKernel::kDecode};
 constexpr Way kWays[] = {kDecode,
+                         {.kernel = LinearKernel::kDecode, .draws = true},
                          {LinearKernel::kShort},
                          {LinearKernel::kWide, {1, 1, kMany}},
                          {LinearKernel::kWide, {1, 2, kMany}},
@@ -116,6 +123,7 @@ const LinearSpec kSpecs[] = {
     affine(64, 640, 4, 128),
     affine(5120, 2048, 4, 64),
     affine(4260, 2880, 4, 64),  // An odd number of tiles; more chunks than registers hold of two.
+    affine(13000, 320, 4, 64),  // More tiles than multiprocessors take at once.
     affine(33, 96, 4, 32),
     affine(300, 4096, 8, 64),
     affine(77, 576, 8, 64),

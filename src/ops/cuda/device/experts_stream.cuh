@@ -136,12 +136,13 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     int* ids = reinterpret_cast<int*>(shared + plan.extra_offset);
     load_ids(p, ids);
     const int64_t tile_bytes = int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
-    produce_tiles<Layout>(
-        product.chunks, num_tiles, deal, plan, place, block.kSlots, shared_address(shared), [&](int tile) {
-          const int of_both = is_gated ? tile / 2 : tile, output = of_both / product.tiles;
-          const ExpertMatrices& matrices = is_gated && tile % 2 == 0 ? p.gate : p.up;
-          return matrix_of(matrices, ids[output]) + (of_both - output * product.tiles) * tile_bytes;
-        });
+    produce_tiles<Layout>(product.chunks, num_tiles, DealtTiles{deal, block.kSlots * place.clusters}, plan,
+                          place, block.kSlots, shared_address(shared), [&](int tile) {
+                            const int of_both = is_gated ? tile / 2 : tile, output = of_both / product.tiles;
+                            const ExpertMatrices& matrices = is_gated && tile % 2 == 0 ? p.gate : p.up;
+                            return matrix_of(matrices, ids[output]) +
+                                   (of_both - output * product.tiles) * tile_bytes;
+                          });
     return;
   }
   if (!p.x_is_early) bring_x();
@@ -205,8 +206,8 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     int* ids = reinterpret_cast<int*>(shared + plan.extra_offset);
     load_ids(p, ids);
     const int64_t tile_bytes = int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
-    produce_tiles<Layout>(product.chunks, num_items, 1, plan, {0, 0, 1}, block.kSlots, shared_address(shared),
-                          [&](int item) {
+    produce_tiles<Layout>(product.chunks, num_items, DealtTiles{1, block.kSlots}, plan, {0, 0, 1},
+                          block.kSlots, shared_address(shared), [&](int item) {
                             const int tile = item / outputs;
                             return matrix_of(p.down, ids[item - tile * outputs]) +
                                    (static_cast<int>(blockIdx.x) + tile * blocks) * tile_bytes;

@@ -80,6 +80,36 @@ struct DealtTiles {
     const bool ends_deal = (tile & (deal - 1)) == deal - 1;
     return ends_deal ? tile + 1 + (slots - 1) * deal : tile + 1;
   }
+  static constexpr bool kPublishes = false;
+};
+
+/// How a slot's multiplying warps learn which tiles come: places in shared memory in turn, each written
+/// before the tile's first stage is asked for. A tile that does not exist: there are no more.
+inline constexpr int kTileQueue = 16;  ///< More than a ring has stages.
+inline constexpr int kTileQueueBytes = kTileQueue * 4;
+
+/// Tiles that slots take when they have room for one, beyond each one's first: multiprocessors are not
+/// equally fast, as some share their way to memory with more others, and some begin late. By the producing
+/// warp.
+struct DrawnTiles {
+  int32_t* drawn;  ///< LinearLaunch::drawn_tiles
+  int slots;       ///< Of the grid.
+  int first_lane;  ///< Of the lanes that have the slot.
+  bool draws;      ///< By this lane, for its slot.
+  int* queue;      ///< The slot's.
+  int turn = 0;
+
+  __device__ __forceinline__ int first(int slot) const { return slot; }
+  __device__ __forceinline__ int next(int tile) const {
+    if (drawn == nullptr) return tile + slots;
+    const int number = draws ? atomicAdd(drawn, 1) : 0;
+    return slots + __shfl_sync(0xffffffffu, number, first_lane);
+  }
+  static constexpr bool kPublishes = true;
+  __device__ __forceinline__ void publish(int tile) {
+    queue[turn] = tile;
+    turn = (turn + 1) % kTileQueue;
+  }
 };
 
 /// Asks for one stage of a slot's ring, of a pair of segments whose lengths in units are `even` and `odd`:
@@ -96,33 +126,45 @@ __device__ __forceinline__ void bring_stage(const std::byte* weights, int even, 
     bulk_copy(to + 2 * (u - unit) * kUnitBytes, weights + int64_t{u + odd} * kUnitBytes, kUnitBytes, full);
 }
 
+/// A lane of the producing warp: it has a pair of segments of a slot, the slots' lanes one after the other.
+struct ProducingLane {
+  int slot, segment;
+
+  __device__ __forceinline__ explicit ProducingLane(const DecodePlan& plan) {
+    const int lane = static_cast<int>(threadIdx.x % 32), pairs = plan.segments / 2;
+    slot = lane / pairs, segment = lane % pairs * 2;
+  }
+};
+
 /// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for,
-/// but asks for no more than plan.early_stages stages each before the previous kernel has ended. A lane has a
-/// pair of segments of a slot. Slots take the tiles in turn, so that their rings go round together.
-/// weights_of_tile(tile): where its tile's units begin. Slots have every (grid's slots)-th deal of `deal`
-/// tiles.
-template <class Layout, class TileWeights>
-__device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int deal, const DecodePlan& plan,
+/// but asks for no more than plan.early_stages stages each before the previous kernel has ended. Slots take
+/// the tiles in turn, so that their rings go round together. tiles: which (DealtTiles, DrawnTiles);
+/// first_slot: the number in the grid of the block's first slot, slots of a block being at.clusters apart.
+/// weights_of_tile(tile): where its tile's units begin.
+template <class Layout, class Tiles, class TileWeights>
+__device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, Tiles tiles, const DecodePlan& plan,
                                               const BlockPlace& at, int slots, uint32_t shared,
                                               const TileWeights& weights_of_tile) {
   const UnitOrder order(chunks / Layout::kUnitChunks);
-  const int lane = static_cast<int>(threadIdx.x % 32), pairs = plan.segments / 2;
-  const int slot = lane / pairs, segment = lane % pairs * 2;
-  const bool has_pair = slot < slots;
-  const SlotRing ring(plan, shared, slot);
-  const uint32_t stages = ring.stages + segment * plan.stage_bytes;
-  const int even = order.length(at.rank * plan.segments + segment),
-            odd = order.length(at.rank * plan.segments + segment + 1);
+  const ProducingLane lane(plan);
+  const bool has_pair = lane.slot < slots;
+  const SlotRing ring(plan, shared, lane.slot);
+  const uint32_t stages = ring.stages + lane.segment * plan.stage_bytes;
+  const int first_segment = at.rank * plan.segments + lane.segment;
+  const int even = order.length(first_segment), odd = order.length(first_segment + 1);
   RingTurn turn;
   int early = plan.early_stages;
-  const DealtTiles dealt{deal, slots * at.clusters};
-  for (int tile = dealt.first(slot * at.clusters + at.cluster);
-       __any_sync(0xffffffffu, has_pair && tile < num_tiles); tile = dealt.next(tile)) {
-    const bool has_tile = has_pair && tile < num_tiles;
+  bool goes_on = has_pair;
+  for (int tile = tiles.first(lane.slot * at.clusters + at.cluster);; tile = tiles.next(tile)) {
+    const bool has_tile = goes_on && tile < num_tiles;
+    if constexpr (Tiles::kPublishes) {
+      if (goes_on) tiles.publish(tile);
+      if (goes_on && !has_tile) mbarrier_arrive(ring.full + turn.stage * 8);
+    }
+    goes_on = has_tile;
+    if (!__any_sync(0xffffffffu, goes_on)) return;
     const std::byte* weights = nullptr;
-    if (has_tile)
-      weights = weights_of_tile(tile) +
-                int64_t{order.first(at.rank * plan.segments + segment)} * Layout::kUnitBytes;
+    if (has_tile) weights = weights_of_tile(tile) + int64_t{order.first(first_segment)} * Layout::kUnitBytes;
     for (int unit = 0; unit < order.per_segment; unit += plan.stage_units, turn.next(plan.stages)) {
       if (early-- == 0) wait_for_previous_kernel();
       if (!has_tile) continue;
@@ -130,6 +172,8 @@ __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, int dea
       bring_stage<Layout>(weights, even, odd, unit, plan.stage_units,
                           stages + turn.stage * plan.segments * plan.stage_bytes, ring.full + turn.stage * 8);
     }
+    // Drawn no earlier than there is room for it.
+    if (has_tile) mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
   }
 }
 
