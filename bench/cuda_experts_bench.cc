@@ -134,6 +134,7 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
             .activation = model.activation};
       };
       const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call_of(0), kernel)));
+      const DeviceArray<int32_t> arrived(static_cast<size_t>(layers));
       double experts_read = 0;
       for (int64_t layer = 0; layer < layers; ++layer) {
         const auto begin = ids.begin() + layer * first_ids * k;
@@ -143,6 +144,9 @@ void bench(const Model& model, const std::vector<int64_t>& row_counts, double co
       const double ms = graph_ms(layers, rows > 512 ? 5 : 15, [&](cudaStream_t stream, int64_t layer) {
         ExpertsLaunch launch = experts_launch(call_of(layer), scratch.data(), kernel);
         launch.variants = way.variants;
+        if (layer == 0)
+          cudaMemsetAsync(arrived.data(), 0, static_cast<size_t>(layers) * sizeof(int32_t), stream);
+        launch.arrived_blocks = arrived.data() + layer;
         launch_experts(stream, launch);
       });
       const double gb_per_s = experts_read * expert_bytes / ms / 1e6;

@@ -28,8 +28,8 @@ namespace {
 /// Passes of more rows are run launch by launch: a launch is then short beside what it starts, and such
 /// shapes seldom come twice.
 constexpr int64_t kMaxGraphRows = 128;
-/// Products of a pass that draw their tiles at most; the others have them dealt.
-constexpr int kMaxDrawingLaunches = 1024;
+/// Counters of a pass. Launches that get none do without.
+constexpr int kMaxCounters = 1024;
 /// Launches of a pass's first part, and how many times longer the next ones are.
 constexpr int kFirstPart = 32, kPartGrowth = 4;
 
@@ -125,7 +125,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   // Beside the sequences, every row may bring a token, a position, a row to gather and a SampleRow; and where
   // it is drafted, its best tokens to look up in two tables.
   constexpr int64_t kRowBytes = (3 + 2 * (kMaxTopTokens + 1)) * sizeof(int32_t) + sizeof(DeviceSampleRow);
-  constexpr int64_t kSlack = (int64_t{64} << 10) + kMaxDrawingLaunches * 4;
+  constexpr int64_t kSlack = (int64_t{64} << 10) + kMaxCounters * 4;
   const int64_t num_table_entries = bucket(std::ssize(page_tables_), 64);
   const int64_t sequence_bytes =
       static_cast<int64_t>((sizeof(AttentionSequence) + sizeof(RecurrentSequence)) * sequences_.size());
@@ -134,8 +134,8 @@ void CudaOps::begin_pass(const RowBatch& rows) {
       !status.ok()) {
     return fail(std::move(status));
   }
-  static constexpr std::array<int32_t, kMaxDrawingLaunches> kZeros{};
-  tile_counters_ = {const_cast<int32_t*>(inputs_.add(std::span<const int32_t>(kZeros))), kZeros.size()};
+  static constexpr std::array<int32_t, kMaxCounters> kZeros{};
+  counters_ = {const_cast<int32_t*>(inputs_.add(std::span<const int32_t>(kZeros))), kZeros.size()};
   positions_ = rows.positions;
   device_positions_ = inputs_.add(rows.positions);
   attention_rows_.sequences = inputs_.add<AttentionSequence>(sequences_);
@@ -198,16 +198,20 @@ void CudaOps::gated_rms_norm(const GatedRmsNormCall& call) {
   if (fault_.ok() && call.x.num_rows() > 0) fusion_.gated_rms_norm(gated_rms_norm_launch(call));
 }
 
+int32_t* CudaOps::take_counter() {
+  if (counters_.empty()) return nullptr;
+  int32_t* counter = counters_.data();
+  counters_ = counters_.subspan(1);
+  return counter;
+}
+
 void CudaOps::linear(View x, std::span<const LinearCall> calls) {
   if (!fault_.ok() || x.num_rows() == 0) return;
   LinearKernel kernel = LinearKernel::kAuto;
   if (options_.kernels == CudaOptions::Kernels::kFewRows) kernel = LinearKernel::kDecode;
   if (options_.kernels == CudaOptions::Kernels::kManyRows) kernel = LinearKernel::kWide;
   for (LinearLaunch& launch : linear_launches(x, calls, kernel)) {
-    if (launch.kernel == LinearKernel::kDecode && !tile_counters_.empty()) {
-      launch.drawn_tiles = tile_counters_.data();
-      tile_counters_ = tile_counters_.subspan(1);
-    }
+    if (launch.kernel == LinearKernel::kDecode) launch.drawn_tiles = take_counter();
     record<launch_linear>(launch);
   }
 }
@@ -299,6 +303,7 @@ void CudaOps::experts(const ExpertsCall& call) {
   ExpertsLaunch launch = experts_launch(call, memory, kernel);
   // Route waits before it lets others start, and writes no x.
   fusion_.flush();
+  if (launch.kind == ExpertTasks::kOneRow) launch.arrived_blocks = take_counter();
   launch.x_is_early = launches_.ends_with<launch_route, RouteLaunch>();
   record<launch_experts>(launch);
 }

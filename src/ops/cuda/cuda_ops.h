@@ -71,6 +71,8 @@ class CudaOps final : public Ops {
   /// `bytes` of device memory that nothing else uses until the next op that asks; null, and a fault, without
   /// memory.
   std::byte* scratch(int64_t bytes);
+  /// A counter that is 0 when the pass begins, for one launch; null: there are no more.
+  int32_t* take_counter();
   /// Makes room for so many words at drawn_; false, and a fault, without memory.
   bool reserve_drawn(size_t num_words);
   void fail(Status status);
@@ -107,7 +109,7 @@ class CudaOps final : public Ops {
   RecurrentRows recurrent_rows_;
   std::span<const int32_t> positions_;  ///< On the host, to know them again.
   const int32_t* device_positions_ = nullptr;
-  std::span<int32_t> tile_counters_;  ///< On the device, 0 when the pass begins: LinearLaunch::drawn_tiles.
+  std::span<int32_t> counters_;  ///< On the device, 0 when the pass begins; those not yet taken.
   std::vector<AttentionSequence> sequences_;
   std::vector<int32_t> page_tables_;
   std::vector<RecurrentSequence> recurrent_sequences_;

@@ -21,9 +21,19 @@ void launch_stage_of_any(CUstream_st* stream, const ExpertsLaunch& p, ExpertStag
   }
 }
 
+bool launch_row_of_any(CUstream_st* stream, const ExpertsLaunch& p) {
+  const LinearLayout& layout = p.into.layout;
+  if (layout.format == LinearFormat::kAffine)
+    return layout.scale_type == ScaleType::kBf16 && experts_few::launch_row_affine_bf16(stream, p);
+  bool is_launched = false;
+  with_other_layout(layout, [&](auto l) { is_launched = experts_few::launch_row<decltype(l)>(stream, p); });
+  return is_launched;
+}
+
 }  // namespace
 
 void launch_experts_few(CUstream_st* stream, const ExpertsLaunch& p) {
+  if (launch_row_of_any(stream, p)) return;
   if (has_gate_alone(p)) launch_stage_of_any(stream, p, ExpertStage::kGate);
   launch_stage_of_any(stream, p, has_fused_gate(p) ? ExpertStage::kGateUp : ExpertStage::kUp);
   launch_stage_of_any(stream, p, ExpertStage::kDown);

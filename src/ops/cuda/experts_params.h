@@ -59,7 +59,7 @@ struct ExpertTask {
   int32_t count;
 };
 
-/// One row: whether weights come as a stream (device/experts_stream.cuh), where that can be.
+/// One row: whether weights come as a stream, in one kernel (device/experts_stream.cuh), where that can be.
 enum class ExpertStreams : uint8_t { kWhereFaster, kNever, kAlways };
 
 /// What the kernels for few rows may do to be faster; benches turn each off.
@@ -94,6 +94,7 @@ struct ExpertsLaunch {
                        ///< is behind them.
   float* gate_sums;    ///< [pairs, product_stride]: gate's outputs if it has a launch of its own, else null.
   float* down_sums;    ///< [pairs, down_stride]: each pair's output before its weight.
+  int32_t* arrived_blocks;  ///< 0 when the launch begins; null: no kernel whose blocks meet.
   int64_t product_stride;
   int64_t down_stride;
   int num_rows;

@@ -79,8 +79,9 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
                            .first_lane = lane.slot * plan.segments / 2,
                            .draws = lane.segment == 0 && lane.slot < slots,
                            .queue = tile_queue(plan, shared, lane.slot)};
+    ProducingTurn turn(plan);
     produce_tiles<Layout>(
-        p.chunks, p.num_tiles, tiles, plan, block, slots, shared_address(shared), [&](int tile) {
+        p.chunks, p.num_tiles, tiles, plan, block, slots, shared_address(shared), turn, [&](int tile) {
           const LinearDeviceCall& call = call_of_tile(p, tile);
           constexpr int64_t kUnits = Layout::kUnitChunks;
           return call.weights + (tile - call.first_tile) * (p.chunks / kUnits) * Layout::kUnitBytes;
@@ -109,10 +110,10 @@ DecodePlan choose_plan(const LinearLaunch& p) {
   for (;; rows = (rows + 1) / 2) {
     for (const int target : kStageTargets) {
       for (int cluster = first_cluster; cluster <= 4; cluster *= 2) {
-        const DecodePlan plan =
-            make_decode_plan(rows, cluster, units, stage_units_for(units, Layout::kUnitBytes, target),
-                             Layout::kUnitBytes, kLinearSegments / cluster * p.chunks_per_segment, kWarps,
-                             kRowTiles, kWarps / (kLinearSegments / cluster) * kTileQueueBytes);
+        DecodePlan plan = make_decode_plan(
+            rows, cluster, units, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes);
+        lay_out(plan, x_bytes(plan.segments * p.chunks_per_segment, rows), kWarps, kRowTiles,
+                kWarps / plan.segments * kTileQueueBytes);
         const bool is_last = rows == 1 && cluster == 4 && target == 576;
         if (plan.stages >= (is_last ? 1 : stages_wanted(target))) return plan;
       }

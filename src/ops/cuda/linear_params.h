@@ -74,8 +74,9 @@ struct LinearLaunch {
 static_assert(sizeof(LinearLaunch) == sizeof(LinearLaunch::calls) + 24 + 6 * 4 + 8);
 
 /// Bytes of x's 32 columns in operand order: [row][4 lanes][two steps x (low pair, high pair)]. The 16 bytes
-/// more put the eight 32-column pieces that a warp writes at once into different banks.
-TF_CONTRACT_FUNCTION constexpr int x_pair_bytes(int rows) { return rows * 64 + 16; }
+/// more put the eight 32-column pieces that a warp writes at once into different banks; one row goes without
+/// them, and leaves room for a stage more.
+TF_CONTRACT_FUNCTION constexpr int x_pair_bytes(int rows) { return rows * 64 + (rows > 1 ? 16 : 0); }
 
 /// Layouts that checkpoints have most: the kernels of small matrices and of streamed experts have these.
 constexpr bool is_common(const LinearLayout& layout) {

@@ -41,24 +41,16 @@ constexpr int early_stages(int stage_bytes) {
   return stage_bytes >= kEarlyBytes ? 1 : kEarlyBytes / stage_bytes;
 }
 
-/// A plan for `rows` rows a block in clusters of `cluster`, segments of `units` units, `stage_units` of them
-/// a stage, x of up to `block_chunks` chunks a block, and `extra_bytes` (a multiple of 16) of the kernel's
-/// own; stages may be 0: x does not fit.
-inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_units, int unit_bytes,
-                                   int block_chunks, int warps, int row_tiles, int extra_bytes = 0) {
-  DecodePlan plan{};
-  plan.cluster = cluster;
-  plan.segments = kLinearSegments / cluster;
-  plan.rows = rows;
-  while (1 << plan.row_shift < rows) ++plan.row_shift;
-  plan.stage_units = stage_units;
-  plan.stage_bytes = stage_units * unit_bytes;
-  plan.tile_stages = (units + stage_units - 1) / stage_units;
+/// Bytes of `block_chunks` chunks of `rows` rows of x.
+constexpr int x_bytes(int block_chunks, int rows) { return block_chunks * 2 * x_pair_bytes(rows); }
+
+/// Places a plan's parts, all but the offsets being known, with as many stages as fit: x takes `x_bytes`, the
+/// kernel's own `extra_bytes` (a multiple of 16). Stages may be 0: x does not fit.
+inline void lay_out(DecodePlan& plan, int x_bytes, int warps, int row_tiles, int extra_bytes) {
   const int slots = warps / plan.segments, sums = row_tiles * kSumBytes;
-  plan.exchange_depth = cluster == 1 ? 0 : cluster == 4 ? 1 : 2;
-  const int x_bytes = block_chunks * 2 * x_pair_bytes(rows);
+  plan.exchange_depth = plan.cluster == 1 ? 0 : plan.cluster == 4 ? 1 : 2;
   const int sums_bytes = slots * (plan.segments - 1) * sums;
-  const int incoming_bytes = slots * plan.exchange_depth * (cluster - 1) * sums;
+  const int incoming_bytes = slots * plan.exchange_depth * (plan.cluster - 1) * sums;
   const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
   const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - extra_bytes - slot_barrier_bytes;
   // A stage is its bytes, and the two barriers of a slot are counted as one a warp: a slot has two or more.
@@ -72,6 +64,19 @@ inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_u
   plan.extra_offset = plan.incoming_offset + incoming_bytes;
   plan.barriers_offset = plan.extra_offset + extra_bytes;
   plan.shared_bytes = plan.barriers_offset + slot_barrier_bytes + warps * plan.stages * 8;
+}
+
+/// A plan for `rows` rows a block in clusters of `cluster`, and segments of `units` units, `stage_units` of
+/// them a stage. lay_out() has yet to place its parts.
+inline DecodePlan make_decode_plan(int rows, int cluster, int units, int stage_units, int unit_bytes) {
+  DecodePlan plan{};
+  plan.cluster = cluster;
+  plan.segments = kLinearSegments / cluster;
+  plan.rows = rows;
+  while (1 << plan.row_shift < rows) ++plan.row_shift;
+  plan.stage_units = stage_units;
+  plan.stage_bytes = stage_units * unit_bytes;
+  plan.tile_stages = (units + stage_units - 1) / stage_units;
   return plan;
 }
 

@@ -237,6 +237,7 @@ std::vector<float> expected_output(const Layer& layer, const MlpActivation& acti
 struct How {
   ExpertsKernel kernel = ExpertsKernel::kAuto;
   ExpertVariants variants = {};
+  bool x_is_early = false;  ///< It is, here: nothing precedes the launch.
 };
 /// Every kernel, and those for few rows in each of their forms.
 constexpr How kHows[] = {
@@ -245,6 +246,8 @@ constexpr How kHows[] = {
     {ExpertsKernel::kManyRows},
     {ExpertsKernel::kFewRows},
     {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}},
+    {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}, true},
+    {ExpertsKernel::kAuto, {}, true},
     {ExpertsKernel::kFewRows,
      {.prefetch_down = false, .streams = ExpertStreams::kNever, .narrow_down = false, .dense_blocks = false}},
     {ExpertsKernel::kFewRows,
@@ -257,6 +260,9 @@ void run(const ExpertsCall& call, const How& how) {
   cuda_check(cudaMemset(scratch.data(), 0xff, scratch.size()));
   ExpertsLaunch launch = experts_launch(call, scratch.data(), how.kernel);
   launch.variants = how.variants;
+  const DeviceArray<int32_t> arrived(std::vector<int32_t>{0});
+  launch.arrived_blocks = const_cast<int32_t*>(arrived.data());
+  launch.x_is_early = how.x_is_early;
   launch_experts(nullptr, launch);
   cuda_check(cudaGetLastError());
   cuda_check(cudaDeviceSynchronize());

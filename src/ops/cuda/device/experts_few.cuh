@@ -296,13 +296,17 @@ __global__ void __launch_bounds__(kThreads, 2)
       p, column, y, before, [&] { return down[p.num_choices][threadIdx.x]; }, shared_gate);
 }
 
+/// One row's experts in one launch; false: stage by stage.
+template <class Layout>
+bool launch_row(CUstream_st* stream, const ExpertsLaunch& p) {
+  return p.kind == ExpertTasks::kOneRow && p.variants.streams != ExpertStreams::kNever &&
+         experts_stream::launch_row<Layout>(stream, p);
+}
+
 /// One stage of a block of rows; one row's kDown with the weighted sum.
 template <class Layout>
 void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage) {
   const ExpertProduct& product = product_of(p, stage);
-  if (p.kind == ExpertTasks::kOneRow && p.variants.streams != ExpertStreams::kNever &&
-      experts_stream::launch_stage<Layout>(stream, p, stage))
-    return;
   if (stage == ExpertStage::kDown && p.kind == ExpertTasks::kOneRow) {
     auto* kernel = experts_one_row_down_kernel<Layout>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxFewBytes);
@@ -335,6 +339,8 @@ void launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage
 void launch_affine_bf16(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
 void launch_affine_f16(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
 void launch_affine_f32(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage);
+/// launch_row() where scales are bf16.
+bool launch_row_affine_bf16(CUstream_st* stream, const ExpertsLaunch& p);
 
 }  // namespace experts_few
 }  // namespace tensorfold::cuda

@@ -1,9 +1,11 @@
 // The products of experts() for one row where weights come as a stream, as in linear()'s decode kernel: one
-// block an SM, whose producing warp fills a ring for each slot, with matrices found by the row's choices.
-// Layout and arithmetic: ops/cuda/linear.h.
+// kernel for all of them, one block an SM, whose producing warp fills a ring for each slot, with matrices
+// found by the row's choices. Layout and arithmetic: ops/cuda/linear.h.
 //
 // Blocks of one tile each (device/experts_few.cuh) have some hundred short streams at once, but each pays the
-// latency of its first load, and few fit an SM. Here loads run on over the borders of tiles and experts.
+// latency of its first load, and those of down cannot begin before others leave. Here loads run on over the
+// borders of tiles, experts and products: while the blocks meet between the activation and down, which needs
+// all of it, down's weights fill the rings.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,52 +22,61 @@ namespace experts_stream {
 
 /// Outputs of a row at most: their products are the rows of down's x.
 constexpr int kMaxOutputs = 16;
-constexpr int kIdBytes = kMaxOutputs * 4;
 
-/// What a block of down has beside its ring: the choices' numbers and weights, and for its tiles the outputs
-/// of each choice, kept until all are there, and their biases.
-__host__ __device__ constexpr int down_bytes(int tiles, int outputs) {
-  return kIdBytes + kMaxOutputs * 4 + 2 * tiles * outputs * kLinearTileRows * 4;
-}
+/// How the kernel is cut: two plans with one ring, and the places of what a block has beside them, from
+/// extra_offset on.
+struct RowPlan {
+  DecodePlan into;    ///< Gate and up, of one row.
+  DecodePlan out_of;  ///< Down, of a row an output.
+  int tiles;          ///< Of down, of a block at most.
 
-/// A plan for a product of x with `rows` rows, `extra_bytes` beside it; without stages: it does not fit.
+  // The choices' numbers, [kMaxOutputs]; their weights; of the block's tiles of down [tile][output][16] sums,
+  // kept until all of a tile are there, and as many biases.
+  __host__ __device__ static constexpr int weights_place() { return kMaxOutputs * 4; }
+  __host__ __device__ static constexpr int kept_place() { return 2 * kMaxOutputs * 4; }
+  __host__ __device__ int kept_floats() const { return tiles * out_of.rows * kLinearTileRows; }
+  int extra_bytes() const { return kept_place() + 2 * kept_floats() * 4; }
+};
+
+/// A plan for `blocks` blocks; without stages: it does not fit.
 template <class Layout>
-DecodePlan make_plan(const ExpertProduct& product, int rows, int extra_bytes) {
+RowPlan make_plan(const ExpertsLaunch& p, int blocks) {
   constexpr int kWarps = decode_warps(Layout::kUnitBytes);
-  const int units = product.chunks_per_segment / Layout::kUnitChunks;
+  const int outputs = outputs_of_row(p);
   for (const int target : kStageTargets) {
-    const DecodePlan plan = make_decode_plan(
-        rows, 1, units, stage_units_for(units, Layout::kUnitBytes, target), Layout::kUnitBytes,
-        kLinearSegments * product.chunks_per_segment, kWarps, 1, extra_bytes);
-    if (plan.stages >= stages_wanted(target)) return plan;
+    const auto plan_of = [&](const ExpertProduct& product, int rows) {
+      const int units = product.chunks_per_segment / Layout::kUnitChunks;
+      return make_decode_plan(rows, 1, units, stage_units_for(units, Layout::kUnitBytes, target),
+                              Layout::kUnitBytes);
+    };
+    RowPlan plan{plan_of(p.into, 1), plan_of(p.out_of, outputs), (p.out_of.tiles + blocks - 1) / blocks};
+    plan.into.stage_bytes = plan.out_of.stage_bytes =
+        std::max(plan.into.stage_bytes, plan.out_of.stage_bytes);
+    const int x = std::max(x_bytes(kLinearSegments * p.into.chunks_per_segment, 1),
+                           x_bytes(kLinearSegments * p.out_of.chunks_per_segment, outputs));
+    lay_out(plan.into, x, kWarps, 1, plan.extra_bytes());
+    lay_out(plan.out_of, x, kWarps, 1, plan.extra_bytes());
+    if (plan.into.stages >= stages_wanted(target)) return plan;
   }
   return {};
-}
-
-/// The numbers of the chosen experts in shared memory: by one warp, for itself.
-__device__ __forceinline__ void load_ids(const ExpertsLaunch& p, int* ids) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  if (lane < outputs_of_row(p))
-    ids[lane] = lane < p.num_choices ? load_written(p.expert_ids + lane) : kSharedExpertId;
-  __syncwarp();
 }
 
 /// A block's parts, and the barriers that its warps prepare.
 template <class Layout, int kWarps>
 struct Block {
   static constexpr int kSlots = kWarps / kLinearSegments;
-  const DecodePlan& plan;
   std::byte* shared;
   int warp, lane;
   WarpPlace at;
+  RingReader ring;
   SegmentSums<1> sums;
 
-  __device__ __forceinline__ Block(const DecodePlan& plan_, std::byte* shared_)
-      : plan(plan_),
-        shared(shared_),
+  __device__ __forceinline__ Block(const DecodePlan& plan, std::byte* shared_)
+      : shared(shared_),
         warp(static_cast<int>(threadIdx.x / 32)),
         lane(static_cast<int>(threadIdx.x % 32)),
-        at(warp_place(plan, warp)) {
+        at(warp_place(plan, warp)),
+        ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes) {
     auto* barriers =
         reinterpret_cast<uint64_t*>(shared + plan.barriers_offset) + kSlots * plan.stages * 2 + at.slot * 2;
     sums = {.sums = shared + plan.sums_offset + at.slot * (kLinearSegments - 1) * kSumBytes,
@@ -87,14 +98,14 @@ struct Block {
   /// first, second) in its lanes that have outputs lane / 4 and lane / 4 + 8 of a tile. row_of(tile): its row
   /// of x.
   template <class RowOf, class Prepare, class Finish>
-  __device__ __forceinline__ void multiply(const ExpertProduct& product, int num_tiles,
-                                           const DealtTiles& dealt, int slot, const RowOf& row_of,
-                                           const Prepare& prepare, const Finish& finish) {
+  __device__ __forceinline__ void multiply(const DecodePlan& plan, const ExpertProduct& product,
+                                           int num_tiles, const DealtTiles& dealt, int slot,
+                                           const RowOf& row_of, const Prepare& prepare,
+                                           const Finish& finish) {
     const ChunkRange segment = segment_chunks(product.chunks, product.chunks_per_segment, at.segment);
     const int length = segment.count / Layout::kUnitChunks, pair_bytes = x_pair_bytes(plan.rows);
     const uint32_t first_x =
         shared_address(shared) + plan.x_offset + segment.begin * 2 * pair_bytes + lane % 4 * 16;
-    RingReader ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes);
     for (int tile = dealt.first(slot); tile < num_tiles; tile = dealt.next(tile)) {
       // All columns of the product are the same: the row is every lane's.
       const uint32_t x[1] = {first_x + row_of(tile) * 64};
@@ -113,138 +124,155 @@ struct Block {
   }
 };
 
-/// Gate and up, and the activation; or up alone where the activation has no gate. Grid: blocks that the tiles
-/// are dealt to, a tile of gate and the same of up after each other. Traffic: the chosen experts' weights
-/// once, x once a block, from L2.
+/// The tiles of gate and up: one of gate and the same of up after each other; or of up alone, where the
+/// activation has no gate.
+struct IntoTiles {
+  bool is_gated;
+  int of_output;  ///< Of a matrix.
+
+  __device__ __forceinline__ explicit IntoTiles(const ExpertsLaunch& p)
+      : is_gated(p.gate.data != nullptr), of_output(p.into.tiles) {}
+  __device__ __forceinline__ int deal() const { return is_gated ? 2 : 1; }
+  __device__ __forceinline__ bool is_gate(int tile) const { return is_gated && tile % 2 == 0; }
+  __device__ __forceinline__ const ExpertMatrices& matrices(const ExpertsLaunch& p, int tile) const {
+    return is_gate(tile) ? p.gate : p.up;
+  }
+  __device__ __forceinline__ int output(int tile) const { return tile / deal() / of_output; }
+  /// Of its matrix.
+  __device__ __forceinline__ int index(int tile, int output) const {
+    return tile / deal() - output * of_output;
+  }
+};
+
+/// The blocks meet: what any has written before is there for all behind. By the multiplying warps; all blocks
+/// are on the device, since the next kernel starts only where each of this one has.
+template <int kWarps>
+__device__ __forceinline__ void meet_blocks(int32_t* arrived) {
+  sync_multiplying_warps<kWarps>();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(arrived, 1);
+    int32_t count;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+    } while (count < static_cast<int32_t>(gridDim.x));
+  }
+  sync_multiplying_warps<kWarps>();
+}
+
+/// A row's experts. Grid: blocks to which the tiles of gate and up are dealt, and that have every gridDim-th
+/// tile of down, of all choices; no more than there are multiprocessors. Traffic: the chosen experts' weights
+/// once, x and the row's products once a block, from L2.
 template <class Layout, int kWarps>
 __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
-    experts_into_kernel(const __grid_constant__ ExpertsLaunch p, const __grid_constant__ DecodePlan plan,
-                        const ExpertStage stage) {
+    experts_row_kernel(const __grid_constant__ ExpertsLaunch p, const __grid_constant__ RowPlan plan) {
   extern __shared__ __align__(128) std::byte shared[];
-  Block<Layout, kWarps> block(plan, shared);
+  Block<Layout, kWarps> block(plan.into, shared);
+  std::byte* extra = shared + plan.into.extra_offset;
+  int* ids = reinterpret_cast<int*>(extra);
+  const IntoTiles into(p);
+  const int thread = static_cast<int>(threadIdx.x), lane = block.lane;
+  const int outputs = outputs_of_row(p), blocks = static_cast<int>(gridDim.x),
+            this_block = static_cast<int>(blockIdx.x);
+  const int num_into_tiles = outputs * into.of_output * into.deal();
+  const DealtTiles dealt{into.deal(), block.kSlots * blocks};
+  const int num_tiles = (p.out_of.tiles - this_block + blocks - 1) / blocks;
+  const int num_items = num_tiles * outputs;  // Item: a tile of down for an output, outputs first.
+  const DealtTiles dealt_items{1, block.kSlots};
   const auto bring_x = [&] {
-    stage_x<kWarps>({p.x, p.x_stride, p.into.in}, plan, 1, 0, p.into.chunks, shared + plan.x_offset);
+    stage_x<kWarps>({p.x, p.x_stride, p.into.in}, plan.into, 1, 0, p.into.chunks,
+                    shared + plan.into.x_offset);
   };
   if (p.x_is_early && !block.is_producing()) bring_x();
   wait_for_previous_kernel();  // The experts' numbers come from there.
   launch_dependents();
-  const ExpertProduct& product = p.into;
-  const bool is_gated = stage == ExpertStage::kGateUp;
-  const int deal = is_gated ? 2 : 1, num_tiles = outputs_of_row(p) * product.tiles * deal;
-  const BlockPlace place{0, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+  const int expert_of_lane = lane < p.num_choices ? load_written(p.expert_ids + lane) : kSharedExpertId;
+
   if (block.is_producing()) {
-    int* ids = reinterpret_cast<int*>(shared + plan.extra_offset);
-    load_ids(p, ids);
-    const int64_t tile_bytes = int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
-    produce_tiles<Layout>(product.chunks, num_tiles, DealtTiles{deal, block.kSlots * place.clusters}, plan,
-                          place, block.kSlots, shared_address(shared), [&](int tile) {
-                            const int of_both = is_gated ? tile / 2 : tile, output = of_both / product.tiles;
-                            const ExpertMatrices& matrices = is_gated && tile % 2 == 0 ? p.gate : p.up;
-                            return matrix_of(matrices, ids[output]) +
-                                   (of_both - output * product.tiles) * tile_bytes;
+    if (lane < kMaxOutputs) ids[lane] = expert_of_lane;
+    __syncwarp();
+    const auto tile_bytes = [](const ExpertProduct& product) {
+      return int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
+    };
+    const int64_t into_bytes = tile_bytes(p.into), out_of_bytes = tile_bytes(p.out_of);
+    ProducingTurn turn(plan.into);
+    produce_tiles<Layout>(p.into.chunks, num_into_tiles, dealt, plan.into, {0, this_block, blocks},
+                          block.kSlots, shared_address(shared), turn, [&](int tile) {
+                            const int output = into.output(tile);
+                            return matrix_of(into.matrices(p, tile), ids[output]) +
+                                   into.index(tile, output) * into_bytes;
+                          });
+    produce_tiles<Layout>(p.out_of.chunks, num_items, dealt_items, plan.out_of, {0, 0, 1}, block.kSlots,
+                          shared_address(shared), turn, [&](int item) {
+                            const int tile = item / outputs;
+                            return matrix_of(p.down, ids[item - tile * outputs]) +
+                                   (this_block + tile * blocks) * out_of_bytes;
                           });
     return;
   }
+
   if (!p.x_is_early) bring_x();
-  const int expert_of_lane = block.lane < p.num_choices ? load_written(p.expert_ids + block.lane) : 0;
   sync_multiplying_warps<kWarps>();
-  // Of tile number `tile`: its matrices, output of the row, and first column there.
-  const auto matrices_at = [&](int tile) -> const ExpertMatrices& {
-    return is_gated && tile % 2 == 0 ? p.gate : p.up;
-  };
-  const auto output_at = [&](int tile) { return (is_gated ? tile / 2 : tile) / product.tiles; };
-  const auto column_at = [&](int tile, int output) {
-    return ((is_gated ? tile / 2 : tile) - output * product.tiles) * kLinearTileRows + block.lane / 4;
-  };
   float gate[2] = {}, bias[2] = {};
   block.multiply(
-      product, num_tiles, {deal, block.kSlots * place.clusters},
-      block.at.slot * place.clusters + place.cluster, [](int) { return 0; },
+      plan.into, p.into, num_into_tiles, dealt, block.at.slot * blocks + this_block, [](int) { return 0; },
       [&](int tile) {
-        const ExpertMatrices& matrices = matrices_at(tile);
+        const ExpertMatrices& matrices = into.matrices(p, tile);
         if (matrices.bias == nullptr) return;
-        const int output = output_at(tile), first_column = column_at(tile, output);
+        const int output = into.output(tile),
+                  first_column = into.index(tile, output) * kLinearTileRows + lane / 4;
         const int expert = __shfl_sync(0xffffffffu, expert_of_lane, output);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (first_column + 8 * i < product.out) bias[i] = bias_of(matrices, expert, first_column + 8 * i);
+          if (first_column + 8 * i < p.into.out) bias[i] = bias_of(matrices, expert, first_column + 8 * i);
       },
       [&](int tile, float first, float second) {
-        const bool is_gate = is_gated && tile % 2 == 0;
-        const ExpertMatrices& matrices = matrices_at(tile);
-        const int output = output_at(tile), first_column = column_at(tile, output);
+        const ExpertMatrices& matrices = into.matrices(p, tile);
+        const int output = into.output(tile),
+                  first_column = into.index(tile, output) * kLinearTileRows + lane / 4;
         const float sums[2] = {first, second};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int column = first_column + 8 * i;
-          if (column >= product.out) continue;
+          if (column >= p.into.out) continue;
           const float y = with_bias(matrices, bias[i], sums[i]);
-          if (is_gate) {
+          if (into.is_gate(tile)) {
             gate[i] = y;
           } else {
             reinterpret_cast<__nv_bfloat16*>(p.product)[output * p.product_stride + column] =
-                __float2bfloat16_rn(activate(p, is_gated ? gate[i] : y, y));
+                __float2bfloat16_rn(activate(p, into.is_gated ? gate[i] : y, y));
           }
         }
       });
-}
 
-/// Down of the row's choices and of the shared expert, and their sum. Grid: blocks that have every gridDim-th
-/// tile of 16 outputs, of all choices. Traffic: the chosen experts' weights once, the row's products once a
-/// block, from L2.
-template <class Layout, int kWarps>
-__global__ void __launch_bounds__(32 * (kWarps + 1), 1)
-    experts_out_of_kernel(const __grid_constant__ ExpertsLaunch p, const __grid_constant__ DecodePlan plan) {
-  extern __shared__ __align__(128) std::byte shared[];
-  Block<Layout, kWarps> block(plan, shared);
-  launch_dependents();
-  const ExpertProduct& product = p.out_of;
-  const int outputs = outputs_of_row(p), blocks = static_cast<int>(gridDim.x);
-  const int num_tiles = (product.tiles - static_cast<int>(blockIdx.x) + blocks - 1) / blocks;
-  const int num_items = num_tiles * outputs;  // Item: a tile's output for a choice, choices first.
-  if (block.is_producing()) {
-    int* ids = reinterpret_cast<int*>(shared + plan.extra_offset);
-    load_ids(p, ids);
-    const int64_t tile_bytes = int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
-    produce_tiles<Layout>(product.chunks, num_items, DealtTiles{1, block.kSlots}, plan, {0, 0, 1},
-                          block.kSlots, shared_address(shared), [&](int item) {
-                            const int tile = item / outputs;
-                            return matrix_of(p.down, ids[item - tile * outputs]) +
-                                   (static_cast<int>(blockIdx.x) + tile * blocks) * tile_bytes;
-                          });
-    return wait_for_previous_kernel();
-  }
-  // What the end needs, on its way now: written by kernels that the previous one has waited for.
-  const int thread = static_cast<int>(threadIdx.x), my_tile = thread / kLinearTileRows;
-  const int column =
-      (static_cast<int>(blockIdx.x) + my_tile * blocks) * kLinearTileRows + thread % kLinearTileRows;
-  const bool has_output = my_tile < num_tiles && column < product.out;
-  const float before =
-      has_output && p.accumulate ? load_written(static_cast<const float*>(p.out) + column) : 0.0f;
-  const float shared_gate = has_output && p.shared_gate != nullptr ? load_written(p.shared_gate) : 0.0f;
-  float* choice_weights = reinterpret_cast<float*>(shared + plan.extra_offset + kIdBytes);
-  float* kept = choice_weights + kMaxOutputs;                    // [tile][choice][16]
-  float* biases = kept + num_tiles * outputs * kLinearTileRows;  // As kept.
-  if (thread < p.num_choices) choice_weights[thread] = load_written(p.expert_weights + thread);
+  // What the end needs, on its way while the blocks meet. A thread has an output of the row at most.
+  float* choice_weights = reinterpret_cast<float*>(extra + RowPlan::weights_place());
+  float* kept = reinterpret_cast<float*>(extra + RowPlan::kept_place());
+  float* biases = kept + plan.kept_floats();
+  const auto column_of = [&](int tile, int i) { return (this_block + tile * blocks) * kLinearTileRows + i; };
+  const int my_tile = thread / kLinearTileRows, column = column_of(my_tile, thread % kLinearTileRows);
+  const bool has_output = my_tile < num_tiles && column < p.out_of.out;
+  const float before = has_output && p.accumulate ? static_cast<const float*>(p.out)[column] : 0.0f;
+  const float shared_gate = has_output && p.shared_gate != nullptr ? *p.shared_gate : 0.0f;
+  if (thread < p.num_choices) choice_weights[thread] = p.expert_weights[thread];
   if (p.down.bias != nullptr) {
     for (int i = thread; i < num_items * kLinearTileRows; i += 32 * kWarps) {
       const int item = i / kLinearTileRows, tile = item / outputs, choice = item - tile * outputs;
-      const int its_column =
-          (static_cast<int>(blockIdx.x) + tile * blocks) * kLinearTileRows + i % kLinearTileRows;
-      if (choice < p.num_choices && its_column < product.out)
-        biases[i] = bias_of(p.down, load_written(p.expert_ids + choice), its_column);
+      const int its_column = column_of(tile, i % kLinearTileRows);
+      if (choice < p.num_choices && its_column < p.out_of.out)
+        biases[i] = bias_of(p.down, p.expert_ids[choice], its_column);
     }
   }
-  wait_for_previous_kernel();
-  stage_x<kWarps>({p.product, p.product_stride, product.in}, plan, outputs, 0, product.chunks,
-                  shared + plan.x_offset);
+  meet_blocks<kWarps>(p.arrived_blocks);
+  stage_x<kWarps>({p.product, p.product_stride, p.out_of.in}, plan.out_of, outputs, 0, p.out_of.chunks,
+                  shared + plan.out_of.x_offset);
   sync_multiplying_warps<kWarps>();
   block.multiply(
-      product, num_items, {1, block.kSlots}, block.at.slot, [&](int item) { return item % outputs; },
+      plan.out_of, p.out_of, num_items, dealt_items, block.at.slot, [&](int item) { return item % outputs; },
       [](int) {},
       [&](int item, float first, float second) {
-        kept[item * kLinearTileRows + block.lane / 4] = first;
-        kept[item * kLinearTileRows + block.lane / 4 + 8] = second;
+        kept[item * kLinearTileRows + lane / 4] = first;
+        kept[item * kLinearTileRows + lane / 4 + 8] = second;
       });
   sync_multiplying_warps<kWarps>();
   if (!has_output) return;
@@ -259,43 +287,32 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
       p, column, y, before, [&] { return of_tile[p.num_choices * kLinearTileRows]; }, shared_gate);
 }
 
-/// Bytes of a stage from which on the start of a stream is worth it: 9 MB of Qwen3.6-35B-A3B's gate and up
-/// were as fast with a block a tile, 17 MB of Nemotron 3 Nano's up were not.
+/// Bytes of a row's experts from which on the start of a stream is worth it.
 constexpr int64_t kLeastBytes = int64_t{12} << 20;
 
-/// Launches a stage of one row; false: these kernels do not take it, or it is too little for them.
+/// Launches the experts of one row, all of whose matrices have this layout; false: the kernel does not take
+/// them, or they are too little for it.
 template <class Layout>
-bool launch_stage(CUstream_st* stream, const ExpertsLaunch& p, ExpertStage stage) {
+bool launch_row(CUstream_st* stream, const ExpertsLaunch& p) {
   if constexpr (is_common(Layout::kLayout)) {
     constexpr int kWarps = decode_warps(Layout::kUnitBytes);
-    constexpr int kThreads = 32 * (kWarps + 1);
-    const int outputs = outputs_of_row(p), multiprocessors = num_multiprocessors();
-    const bool is_whole =
-        stage == ExpertStage::kGateUp || (stage == ExpertStage::kUp && p.gate.data == nullptr);
-    if (outputs > kMaxOutputs || !(is_whole || stage == ExpertStage::kDown)) return false;
-    const ExpertProduct& product = product_of(p, stage);
-    const int64_t bytes = int64_t{outputs} * product.tiles * Layout::kLayout.tile_bytes(product.in) *
-                          (stage == ExpertStage::kGateUp ? 2 : 1);
-    if (p.variants.streams == ExpertStreams::kWhereFaster && bytes < kLeastBytes) return false;
-    const auto set_up = [](auto* kernel) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+    const int outputs = outputs_of_row(p);
+    if (p.arrived_blocks == nullptr || outputs > kMaxOutputs || !(p.out_of.layout == p.into.layout) ||
+        (p.gate.data != nullptr && !has_fused_gate(p)))
+      return false;
+    const auto bytes_of = [&](const ExpertProduct& product) {
+      return int64_t{outputs} * product.tiles * Layout::kLayout.tile_bytes(product.in);
     };
-    if (stage == ExpertStage::kDown) {
-      const int blocks = p.out_of.tiles < multiprocessors ? p.out_of.tiles : multiprocessors;
-      const int tiles = (p.out_of.tiles + blocks - 1) / blocks;
-      const DecodePlan plan = make_plan<Layout>(p.out_of, outputs, down_bytes(tiles, outputs));
-      if (plan.stages == 0 || tiles * kLinearTileRows > 32 * kWarps) return false;
-      auto* kernel = experts_out_of_kernel<Layout, kWarps>;
-      set_up(kernel);
-      launch_kernel(kernel, dim3(blocks), dim3(kThreads), plan.shared_bytes, stream, p, plan);
-      return true;
-    }
-    const DecodePlan plan = make_plan<Layout>(p.into, 1, kIdBytes);
-    if (plan.stages == 0) return false;
-    const int deals = outputs * p.into.tiles, blocks = deals < multiprocessors ? deals : multiprocessors;
-    auto* kernel = experts_into_kernel<Layout, kWarps>;
-    set_up(kernel);
-    launch_kernel(kernel, dim3(blocks), dim3(kThreads), plan.shared_bytes, stream, p, plan, stage);
+    const int64_t bytes = bytes_of(p.into) * (p.gate.data != nullptr ? 2 : 1) + bytes_of(p.out_of);
+    if (p.variants.streams == ExpertStreams::kWhereFaster && bytes < kLeastBytes) return false;
+    const int multiprocessors = num_multiprocessors(),
+              most = std::max(outputs * p.into.tiles, p.out_of.tiles),
+              blocks = std::min(most, multiprocessors);
+    const RowPlan plan = make_plan<Layout>(p, blocks);
+    if (plan.into.stages == 0 || plan.tiles * kLinearTileRows > 32 * kWarps) return false;
+    auto* kernel = experts_row_kernel<Layout, kWarps>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+    launch_kernel(kernel, dim3(blocks), dim3(32 * (kWarps + 1)), plan.into.shared_bytes, stream, p, plan);
     return true;
   }
   return false;

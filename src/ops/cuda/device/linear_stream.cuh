@@ -136,6 +136,14 @@ struct ProducingLane {
   }
 };
 
+/// How far the producing warp is.
+struct ProducingTurn {
+  RingTurn ring;  ///< Of the lane's slot.
+  int early;      ///< Stages that may be asked for before the previous kernel has ended.
+
+  __device__ __forceinline__ explicit ProducingTurn(const DecodePlan& plan) : early(plan.early_stages) {}
+};
+
 /// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for,
 /// but asks for no more than plan.early_stages stages each before the previous kernel has ended. Slots take
 /// the tiles in turn, so that their rings go round together. tiles: which (DealtTiles, DrawnTiles);
@@ -144,7 +152,7 @@ struct ProducingLane {
 template <class Layout, class Tiles, class TileWeights>
 __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, Tiles tiles, const DecodePlan& plan,
                                               const BlockPlace& at, int slots, uint32_t shared,
-                                              const TileWeights& weights_of_tile) {
+                                              ProducingTurn& turn, const TileWeights& weights_of_tile) {
   const UnitOrder order(chunks / Layout::kUnitChunks);
   const ProducingLane lane(plan);
   const bool has_pair = lane.slot < slots;
@@ -152,28 +160,29 @@ __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, Tiles t
   const uint32_t stages = ring.stages + lane.segment * plan.stage_bytes;
   const int first_segment = at.rank * plan.segments + lane.segment;
   const int even = order.length(first_segment), odd = order.length(first_segment + 1);
-  RingTurn turn;
-  int early = plan.early_stages;
+  RingTurn& place = turn.ring;
   bool goes_on = has_pair;
   for (int tile = tiles.first(lane.slot * at.clusters + at.cluster);; tile = tiles.next(tile)) {
     const bool has_tile = goes_on && tile < num_tiles;
     if constexpr (Tiles::kPublishes) {
       if (goes_on) tiles.publish(tile);
-      if (goes_on && !has_tile) mbarrier_arrive(ring.full + turn.stage * 8);
+      if (goes_on && !has_tile) mbarrier_arrive(ring.full + place.stage * 8);
     }
     goes_on = has_tile;
     if (!__any_sync(0xffffffffu, goes_on)) return;
     const std::byte* weights = nullptr;
     if (has_tile) weights = weights_of_tile(tile) + int64_t{order.first(first_segment)} * Layout::kUnitBytes;
-    for (int unit = 0; unit < order.per_segment; unit += plan.stage_units, turn.next(plan.stages)) {
-      if (early-- == 0) wait_for_previous_kernel();
+    for (int unit = 0; unit < order.per_segment; unit += plan.stage_units) {
+      if (turn.early-- == 0) wait_for_previous_kernel();
       if (!has_tile) continue;
-      mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
+      mbarrier_wait(ring.empty + place.stage * 8, place.parity ^ 1);
       bring_stage<Layout>(weights, even, odd, unit, plan.stage_units,
-                          stages + turn.stage * plan.segments * plan.stage_bytes, ring.full + turn.stage * 8);
+                          stages + place.stage * plan.segments * plan.stage_bytes,
+                          ring.full + place.stage * 8);
+      place.next(plan.stages);
     }
     // Drawn no earlier than there is room for it.
-    if (has_tile) mbarrier_wait(ring.empty + turn.stage * 8, turn.parity ^ 1);
+    if (Tiles::kPublishes && has_tile) mbarrier_wait(ring.empty + place.stage * 8, place.parity ^ 1);
   }
 }
 
