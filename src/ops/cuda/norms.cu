@@ -27,6 +27,15 @@ __device__ __forceinline__ void load_pieces(float (&x)[kPieces], const float* ro
   for (int i = 0; i < kPieces; ++i) x[i] = first + kStride * i < count ? row[first + kStride * i] : 0.0f;
 }
 
+/// The same of what an earlier kernel of the pass wrote.
+template <int kStride, int kPieces>
+__device__ __forceinline__ void load_written_pieces(float (&x)[kPieces], const float* row, int first,
+                                                    int count) {
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+    x[i] = first + kStride * i < count ? load_written(row + first + kStride * i) : 0.0f;
+}
+
 /// Grid: up to kRowBlocksOfSm blocks an SM, each row by one of them; thread i has columns i, i + 256, ...,
 /// one partial. Traffic: x and out once (out twice where it accumulates), the weights once a block.
 template <int kPieces, bool kAccumulates>
@@ -37,14 +46,18 @@ __global__ void __launch_bounds__(kThreads, min_blocks((kAccumulates ? 3 : 2) * 
   const int thread = threadIdx.x;
   float weight[kPieces];
   load_pieces<kThreads>(weight, p.weight, thread, p.num_columns);
-  wait_for_previous_kernel();
   int turn = 0;
-  for (int64_t t = blockIdx.x; t < p.num_rows; t += gridDim.x, turn ^= 1) {
+  // Of few rows, the block's first turn is a rehearsal: see device/launch.cuh.
+  bool is_rehearsal = p.num_rows <= kMaxRehearsedRows;
+  if (!is_rehearsal) wait_for_previous_kernel();
+  int64_t t = blockIdx.x;
+#pragma unroll 1
+  while (t < p.num_rows) {
     float* out = static_cast<float*>(p.out) + t * p.out_stride;
     uint16_t* out_bf16 = static_cast<uint16_t*>(p.out) + t * p.out_stride;
     float x[kPieces], before[kPieces];
-    load_pieces<kThreads>(x, p.x + t * p.x_stride, thread, p.num_columns);
-    if constexpr (kAccumulates) load_pieces<kThreads>(before, out, thread, p.num_columns);
+    load_written_pieces<kThreads>(x, p.x + t * p.x_stride, thread, p.num_columns);
+    if constexpr (kAccumulates) load_written_pieces<kThreads>(before, out, thread, p.num_columns);
     const float squares = sum_of_squares<kThreads>(x, partials[turn]);
     const float inverse = inverse_norm(squares, p.reciprocal, p.eps);
 #pragma unroll
@@ -52,13 +65,20 @@ __global__ void __launch_bounds__(kThreads, min_blocks((kAccumulates ? 3 : 2) * 
       const int column = thread + kThreads * i;
       float y = __fmul_rn(__fmul_rn(x[i], inverse), weight[i]);
       if constexpr (kAccumulates) y = __fadd_rn(before[i], y);
-      if (column < p.num_columns) {
+      if (column < p.num_columns && !is_rehearsal) {
         if (p.out_is_bf16) {
           out_bf16[column] = float_to_bf16(y);
         } else {
           out[column] = y;
         }
       }
+    }
+    turn ^= 1;
+    if (is_rehearsal) {
+      wait_for_previous_kernel();
+      is_rehearsal = false;
+    } else {
+      t += gridDim.x;
     }
   }
 }

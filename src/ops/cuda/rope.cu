@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(32 * kBlockHeads)
   if (t >= p.num_rows) return wait_for_previous_kernel();
 
   const float* in = heads.in + t * heads.in_stride + head * heads.head_stride;
-  // The first turn is a rehearsal that stores nothing: see route.cu.
+  // Of few rows the first turn is a rehearsal: see device/launch.cuh.
 #pragma unroll 1
-  for (int turn = 0; turn < 2; ++turn) {
+  for (int turn = p.num_rows <= kMaxRehearsedRows ? 0 : 1; turn < 2; ++turn) {
     if (turn == 1) wait_for_previous_kernel();
     float x[kPieces], cos[kPieces], sin[kPieces];
 #pragma unroll

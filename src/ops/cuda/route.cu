@@ -1,8 +1,9 @@
 // route() on CUDA: the k best experts of each row and their weights. Formulas: Ops::route().
 //
-// A warp keeps a row's scores in registers, expert e in lane e % 32. Each lane sorts its own, best first;
-// then the best ones of all are taken after each other by two reductions over the lanes' first: the largest
-// score, and the lowest index among those that have it.
+// A block has a row, a thread an expert. Each warp takes its best ones after each other, by two reductions
+// over the lanes: the largest score, and the lowest index among those that have it. Then one warp merges
+// these lists in the same way. A pass of few rows waits for this kernel alone, mostly for its instructions:
+// loops that stay loops make it short.
 #include <cuda_runtime.h>
 
 #include "ops/contract_math.h"
@@ -15,6 +16,7 @@ namespace tensorfold::cuda {
 namespace {
 
 constexpr uint32_t kWholeWarp = 0xffffffffu;
+constexpr int kMaxWarps = kMaxRoutedExperts / 32;
 
 /// Keys below those of all numbers: of what may not be chosen (any more), and of NaN.
 constexpr uint32_t kNotAllowed = 0, kKeyOfNan = 1;
@@ -33,45 +35,50 @@ __device__ __forceinline__ float max_of_warp(float x) {
   return x;
 }
 
-/// scores of a row (minus infinity beyond its end) to their softmax, zeros beyond the end.
-template <int kPerLane>
-__device__ __forceinline__ void softmax(float (&scores)[kPerLane], int num_experts, int lane) {
-  float max = -INFINITY;
+/// What the warps of a block tell each other.
+struct Exchange {
+  float maxima[kMaxWarps];
+  float exponentials[kMaxRoutedExperts];  ///< Zeros beyond the experts.
+  float scores[kMaxRoutedExperts], chosen_by[kMaxRoutedExperts];
+  // The best experts of each warp, best first.
+  uint32_t keys[kMaxWarps][kMaxRoutedChoices], experts[kMaxWarps][kMaxRoutedChoices];
+};
+
+/// The softmax of a row's scores (minus infinity beyond its end), zeros beyond the end. By the whole block.
+__device__ __forceinline__ float softmax(float score, int num_experts, Exchange& exchange) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const float of_warp = max_of_warp(score);
+  if (lane == 0) exchange.maxima[thread / 32] = of_warp;
+  __syncthreads();
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
+  const float max = max_of_warp(exchange.maxima[lane < num_warps ? lane : 0]);
+  const float exponential = thread < num_experts ? exp_f32(__fsub_rn(score, max)) : 0.0f;
+  exchange.exponentials[thread] = exponential;
+  for (int i = thread + static_cast<int>(blockDim.x); i < kMaxRoutedExperts;
+       i += static_cast<int>(blockDim.x))
+    exchange.exponentials[i] = 0.0f;
+  __syncthreads();
+  static_assert(kMaxRoutedExperts == 2 * kShortSumPartials);
+  float partials[8];
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) max = fmaxf(max, scores[i]);  // the number, where one of both is NaN
-  max = max_of_warp(max);
-  float partials[8] = {};
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    scores[i] = lane + 32 * i < num_experts ? exp_f32(__fsub_rn(scores[i], max)) : 0.0f;
-    partials[i % 8] = __fadd_rn(partials[i % 8], scores[i]);
+  for (int i = 0; i < 8; ++i) {
+    const float* of_partial = exchange.exponentials + lane + 32 * i;
+    partials[i] = __fadd_rn(of_partial[0], of_partial[kShortSumPartials]);
   }
-  const float total = halve_partials(partials);
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) scores[i] = __fdiv_rn(scores[i], total);
+  return __fdiv_rn(exponential, halve_partials(partials));
 }
 
-/// Sorts a lane's experts: the largest key first, of equal ones the lowest index. Odd-even merging (Batcher
-/// 1968): places i and i + kStep are compared where both lie in one of the pairs of runs that become one.
-template <int kRun = 1, int kStep = 1, int kPerLane>
-__device__ __forceinline__ void sort_lane(uint32_t (&keys)[kPerLane], uint32_t (&experts)[kPerLane]) {
-#pragma unroll
-  for (int i = 0; i + kStep < kPerLane; ++i) {
-    const int after = i - kStep % kRun, j = i + kStep;
-    if (after < 0 || after / kStep % 2 != 0 || i / (2 * kRun) != j / (2 * kRun)) continue;
-    const bool in_order = keys[i] > keys[j] || (keys[i] == keys[j] && experts[i] < experts[j]);
-    const uint32_t key = keys[i], expert = experts[i];
-    keys[i] = in_order ? key : keys[j];
-    experts[i] = in_order ? expert : experts[j];
-    keys[j] = in_order ? keys[j] : key;
-    experts[j] = in_order ? experts[j] : expert;
-  }
-  if constexpr (kStep > 1) {
-    sort_lane<kRun, kStep / 2>(keys, experts);
-  } else if constexpr (2 * kRun < kPerLane) {
-    sort_lane<2 * kRun, 2 * kRun>(keys, experts);
-  }
-}
+/// An expert that nobody may take, or that there is not.
+constexpr uint32_t kNoExpert = 0xffffffffu;
+
+/// The best of the experts that the lanes have: the one of the largest key, of equal ones that of the lowest
+/// number.
+struct Best {
+  uint32_t key, expert;
+  __device__ __forceinline__ Best(uint32_t key_of_lane, uint32_t expert_of_lane)
+      : key(__reduce_max_sync(kWholeWarp, expert_of_lane == kNoExpert ? kNotAllowed : key_of_lane)),
+        expert(__reduce_min_sync(kWholeWarp, key_of_lane == key ? expert_of_lane : kNoExpert)) {}
+};
 
 /// The groups whose experts may be chosen, a bit each. Lane g adds up the two best scores of group g.
 __device__ __forceinline__ uint32_t best_groups(const RouteLaunch& p, const float* scores, int lane) {
@@ -121,76 +128,74 @@ __device__ __forceinline__ float weight_of(const RouteLaunch& p, float score, bo
   return __fmul_rn(weight, p.scale);
 }
 
-/// Grid: a block of one warp a row. kPerLane: experts a lane holds, at least X / 32.
-template <int kPerLane>
-__global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteLaunch p) {
-  __shared__ float shared_scores[kMaxRoutedExperts], shared_chosen_by[kMaxRoutedExperts];
-  const int lane = threadIdx.x;
+/// Grid: a block a row, a thread an expert.
+__global__ void __launch_bounds__(kMaxRoutedExperts) route_kernel(const __grid_constant__ RouteLaunch p) {
+  __shared__ Exchange exchange;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
   const int64_t row = blockIdx.x;
   const float* logits = p.logits + row * p.logits_stride;
-  // The first turn is a rehearsal, of whatever lies there before the previous kernel has ended, and stores
-  // nothing. One warp that runs through all this once waits mostly for its own instructions.
+  // Of few rows the first turn is a rehearsal: see device/launch.cuh.
 #pragma unroll 1
-  for (int turn = 0; turn < 2; ++turn) {
+  for (int turn = p.num_rows <= kMaxRehearsedRows ? 0 : 1; turn < 2; ++turn) {
     if (turn == 1) {
       wait_for_previous_kernel();
       launch_dependents();
     }
-    float scores[kPerLane];
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i)
-      scores[i] = lane + 32 * i < p.num_experts ? load_written(logits + lane + 32 * i) : -INFINITY;
-    if (p.scoring == RouteScoring::kSoftmax) softmax<kPerLane>(scores, p.num_experts, lane);
+    float score = thread < p.num_experts ? load_written(logits + thread) : -INFINITY;
+    if (p.scoring == RouteScoring::kSoftmax) score = softmax(score, p.num_experts, exchange);
+    if (p.scoring == RouteScoring::kSigmoid) score = sigmoid_f32(score);
 
     // What experts are chosen by, as keys; their weights are made of the scores.
-    uint32_t keys[kPerLane];
-    bool has_nan = false;
+    uint32_t key = kNotAllowed, expert = kNoExpert;
+    bool is_nan = false;
     const bool in_groups = p.groups_kept < p.num_groups;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int expert = lane + 32 * i;
-      keys[i] = kNotAllowed;
-      if (expert < p.num_experts) {
-        if (p.scoring == RouteScoring::kSigmoid) scores[i] = sigmoid_f32(scores[i]);
-        const float chosen_by =
-            p.correction != nullptr ? __fadd_rn(scores[i], p.correction[expert]) : scores[i];
-        has_nan |= chosen_by != chosen_by;
-        keys[i] = ordered_key(chosen_by);
-        shared_scores[expert] = scores[i];
-        if (in_groups) shared_chosen_by[expert] = chosen_by;
-      }
+    if (thread < p.num_experts) {
+      const float chosen_by = p.correction != nullptr ? __fadd_rn(score, p.correction[thread]) : score;
+      is_nan = chosen_by != chosen_by;
+      key = ordered_key(chosen_by), expert = static_cast<uint32_t>(thread);
+      exchange.scores[thread] = score;
+      if (in_groups) exchange.chosen_by[thread] = chosen_by;
     }
-    has_nan = __any_sync(kWholeWarp, has_nan);
-    __syncwarp();
+    const bool has_nan = __syncthreads_or(is_nan);
     if (in_groups) {
-      const uint32_t groups = best_groups(p, shared_chosen_by, lane);
-      const int size = p.num_experts / p.num_groups;
-#pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        if (((groups >> ((lane + 32 * i) / size % 32)) & 1) == 0) keys[i] = kNotAllowed;
-      }
+      const uint32_t groups = best_groups(p, exchange.chosen_by, lane);
+      if (((groups >> (thread / (p.num_experts / p.num_groups) % 32)) & 1) == 0) key = kNotAllowed;
     }
 
-    uint32_t experts[kPerLane];
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) experts[i] = lane + 32 * i;
-    sort_lane(keys, experts);
     uint32_t id = 0;  // Of choice number `lane`.
+#pragma unroll 1
     for (int j = 0; j < p.num_choices; ++j) {
-      const uint32_t best = __reduce_max_sync(kWholeWarp, keys[0]);
-      const uint32_t chosen = __reduce_min_sync(kWholeWarp, keys[0] == best ? experts[0] : kWholeWarp);
-      if (lane == j) id = chosen;
-      if (experts[0] == chosen) {
-#pragma unroll
-        for (int i = 0; i + 1 < kPerLane; ++i) keys[i] = keys[i + 1], experts[i] = experts[i + 1];
-        keys[kPerLane - 1] = kNotAllowed;
+      const Best best(key, expert);
+      if (lane == j) id = best.expert, exchange.keys[warp][j] = best.key, exchange.experts[warp][j] = id;
+      if (expert == best.expert) expert = kNoExpert;
+    }
+    __syncthreads();
+    if (warp == 0 && num_warps > 1) {
+      int next = 0;
+      const auto take = [&] {
+        const bool has_more = lane < num_warps && next < p.num_choices;
+        key = has_more ? exchange.keys[lane][next] : kNotAllowed;
+        expert = has_more ? exchange.experts[lane][next] : kNoExpert;
+        ++next;
+      };
+      take();
+#pragma unroll 1
+      for (int j = 0; j < p.num_choices; ++j) {
+        const Best best(key, expert);
+        if (lane == j) id = best.expert;
+        if (expert == best.expert) take();
       }
     }
-    const float score = lane < p.num_choices ? shared_scores[id] : 0.0f;
-    const float weight = weight_of(p, score, lane < p.num_choices);
-    if (turn == 0 || lane >= p.num_choices) continue;
-    p.expert_ids[row * p.ids_stride + lane] = static_cast<int32_t>(id);
-    p.expert_weights[row * p.weights_stride + lane] = has_nan ? __uint_as_float(0x7fc00000u) : weight;
+    if (warp == 0) {
+      const float score_of_choice = lane < p.num_choices ? exchange.scores[id] : 0.0f;
+      const float weight = weight_of(p, score_of_choice, lane < p.num_choices);
+      if (turn == 1 && lane < p.num_choices) {
+        p.expert_ids[row * p.ids_stride + lane] = static_cast<int32_t>(id);
+        p.expert_weights[row * p.weights_stride + lane] = has_nan ? __uint_as_float(0x7fc00000u) : weight;
+      }
+    }
+    __syncthreads();  // The other warps' next turn begins behind this one.
   }
 }
 
@@ -198,10 +203,8 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
 
 void launch_route(CUstream_st* stream, const RouteLaunch& p) {
   if (p.num_rows == 0) return;
-  auto* kernel = p.num_experts <= 128   ? route_kernel<4>
-                 : p.num_experts <= 256 ? route_kernel<8>
-                                        : route_kernel<16>;
-  launch_kernel(kernel, dim3(p.num_rows), dim3(32), 0, stream, p);
+  const int threads = (p.num_experts + 31) / 32 * 32;
+  launch_kernel(route_kernel, dim3(p.num_rows), dim3(threads), 0, stream, p);
 }
 
 }  // namespace tensorfold::cuda

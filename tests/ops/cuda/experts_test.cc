@@ -416,16 +416,16 @@ TEST(CudaExpertsLaunchTest, SaysWhatItDoesNotTake) {
             "512 experts, 33 a token: CUDA takes up to 512, 32 a token; the CPU any number (--device cpu)");
   EXPECT_NE(message(2, 513, into, out_of), "");
   // As wide as can be, and a unit wider.
-  EXPECT_EQ(message(2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64)), "");
-  EXPECT_THAT(message(2, 4, affine4(64, 81984, 64), affine4(81984, 64, 64)),
-              testing::HasSubstr("CUDA takes up to 81920 columns"));
+  EXPECT_EQ(message(2, 4, affine4(64, 102400, 64), affine4(102400, 64, 64)), "");
+  EXPECT_THAT(message(2, 4, affine4(64, 102464, 64), affine4(102464, 64, 64)),
+              testing::HasSubstr("CUDA takes up to 102400 columns"));
   // The same of each projection alone, and no gate is none.
-  EXPECT_NE(message(2, 4, affine4(64, 81984, 64), out_of), "");
-  EXPECT_NE(message(2, 4, into, affine4(64, 81984, 64)), "");
+  EXPECT_NE(message(2, 4, affine4(64, 102464, 64), out_of), "");
+  EXPECT_NE(message(2, 4, into, affine4(64, 102464, 64)), "");
   const ExpertsSpec without_gate{
       .num_experts = 4, .num_experts_per_tok = 2, .gate_proj = {}, .up_proj = into, .down_proj = out_of};
   EXPECT_TRUE(check_experts(without_gate).ok());
-  const UnreadCall widest(9, 2, 4, affine4(64, 81920, 64), affine4(81920, 64, 64), int64_t{1} << 24);
+  const UnreadCall widest(9, 2, 4, affine4(64, 102400, 64), affine4(102400, 64, 64), int64_t{1} << 24);
   EXPECT_EQ(experts_launch(widest.call, nullptr, ExpertsKernel::kFewRows).task_rows, 1);
 }
 

@@ -82,8 +82,9 @@ TEST(CudaLinearPackTest, DecodeBlocksDivideTheirSharedMemory) {
                     warps = rows > 8 ? kTwoRowTileWarps : decode_warps(unit_bytes);
           const int stage_units = stage_units_for(per_segment, unit_bytes, 1536);
           const int block_chunks = kLinearSegments / cluster * per_segment;
-          const DecodePlan plan = make_decode_plan(rows, cluster, per_segment, stage_units, unit_bytes,
-                                                   block_chunks, warps, row_tiles);
+          constexpr int kExtraBytes = 192;
+          DecodePlan plan = make_decode_plan(rows, cluster, per_segment, stage_units, unit_bytes);
+          lay_out(plan, x_bytes(block_chunks, rows), warps, row_tiles, kExtraBytes);
           if (plan.stages == 0) continue;
           const int slots = warps / plan.segments;
           EXPECT_GE(plan.tile_stages * stage_units, per_segment);
@@ -91,14 +92,15 @@ TEST(CudaLinearPackTest, DecodeBlocksDivideTheirSharedMemory) {
           EXPECT_GE(plan.sums_offset - plan.x_offset, 2 * block_chunks * x_pair_bytes(rows));
           EXPECT_GE(plan.incoming_offset - plan.sums_offset,
                     slots * (plan.segments - 1) * row_tiles * kSumBytes);
-          EXPECT_GE(plan.barriers_offset - plan.incoming_offset,
+          EXPECT_GE(plan.extra_offset - plan.incoming_offset,
                     slots * plan.exchange_depth * (cluster - 1) * row_tiles * kSumBytes);
+          EXPECT_GE(plan.barriers_offset - plan.extra_offset, kExtraBytes);
           // Of the ring's stages full and empty, of the sums, and of what other blocks send.
           EXPECT_GE(plan.shared_bytes - plan.barriers_offset,
                     8 * slots * (2 * plan.stages + 2 + 2 * plan.exchange_depth));
           EXPECT_LE(plan.shared_bytes, kMaxSharedBytes);
-          for (const int offset :
-               {plan.x_offset, plan.sums_offset, plan.incoming_offset, plan.barriers_offset})
+          for (const int offset : {plan.x_offset, plan.sums_offset, plan.incoming_offset, plan.extra_offset,
+                                   plan.barriers_offset})
             EXPECT_EQ(offset % 16, 0);
         }
       }

@@ -11,9 +11,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "ops/cuda/device/experts.cuh"
 #include "ops/cuda/device/launch.cuh"
 #include "ops/cuda/device/linear_stream.cuh"
+#include "ops/cuda/device/register_stream.cuh"
 #include "ops/cuda/experts_params.h"
 #include "ops/cuda/multiprocessors.h"
 
@@ -24,18 +27,115 @@ namespace experts_stream {
 constexpr int kMaxOutputs = 16;
 
 /// How the kernel is cut: two plans with one ring, and the places of what a block has beside them, from
-/// extra_offset on.
+/// extra_offset on: the choices' numbers, [kMaxOutputs]; of its tiles of down the outputs of each choice,
+/// kept until all of a tile are there, [tile][output][16]; and what Block has.
 struct RowPlan {
   DecodePlan into;    ///< Gate and up, of one row.
   DecodePlan out_of;  ///< Down, of a row an output.
   int tiles;          ///< Of down, of a block at most.
 
-  // The choices' numbers, [kMaxOutputs]; their weights; of the block's tiles of down [tile][output][16] sums,
-  // kept until all of a tile are there, and as many biases.
-  __host__ __device__ static constexpr int weights_place() { return kMaxOutputs * 4; }
-  __host__ __device__ static constexpr int kept_place() { return 2 * kMaxOutputs * 4; }
-  __host__ __device__ int kept_floats() const { return tiles * out_of.rows * kLinearTileRows; }
-  int extra_bytes() const { return kept_place() + 2 * kept_floats() * 4; }
+  __host__ __device__ int kept_place() const { return kMaxOutputs * 4; }
+  __host__ __device__ int block_place() const {
+    return kept_place() + tiles * out_of.rows * kLinearTileRows * 4;
+  }
+};
+
+/// Sums that the multiplying warps of a slot may be ahead of the one that finishes its tiles.
+constexpr int kSumTurns = 4;
+/// Floats of a tile's sums: of each segment, 16 outputs of the one row.
+constexpr int kTileSumFloats = kLinearSegments * kLinearTileRows;
+
+/// A place among a slot's sums, and the parity of its turn.
+struct SumTurn {
+  int turn = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++turn == kSumTurns) turn = 0, parity ^= 1;
+  }
+};
+
+/// A block: kWarps multiplying warps, the one that brings weights, and one for each slot that adds its sums
+/// up and does what follows, so that the others go on. Its parts, and the barriers that its warps prepare.
+template <class Layout, int kWarps>
+struct Block {
+  static constexpr int kSlots = kWarps / kLinearSegments, kThreads = 32 * (kWarps + 1 + kSlots);
+  std::byte* shared;
+  int warp, lane;
+  WarpPlace at;  ///< Of a multiplying warp; a finishing one's slot.
+  RingReader ring;
+  float* sums;             ///< The slot's, [kSumTurns][segment][16].
+  uint64_t *full, *empty;  ///< [kSumTurns]
+  SumTurn sum_turn;
+
+  /// Shared memory of the slots' sums, and of their barriers.
+  static constexpr int kSumsBytes = kSlots * kSumTurns * kTileSumFloats * 4;
+  static constexpr int kBytes = kSumsBytes + kSlots * kSumTurns * 16;
+
+  /// own: kBytes of shared memory.
+  __device__ __forceinline__ Block(const DecodePlan& plan, std::byte* shared_, std::byte* own)
+      : shared(shared_),
+        warp(static_cast<int>(threadIdx.x / 32)),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        at(is_finishing() ? WarpPlace{warp - kWarps - 1, 0} : warp_place(plan, warp)),
+        ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes),
+        sums(reinterpret_cast<float*>(own) + at.slot * kSumTurns * kTileSumFloats),
+        full(reinterpret_cast<uint64_t*>(own + kSumsBytes) + at.slot * 2 * kSumTurns),
+        empty(full + kSumTurns) {
+    if (is_producing()) {
+      init_ring_barriers(plan, kSlots, shared_address(shared));
+    } else if (is_finishing() && lane < kSumTurns) {
+      mbarrier_init(full + lane, kLinearSegments);
+      mbarrier_init(empty + lane, 1);
+      fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ bool is_producing() const { return warp == kWarps; }
+  __device__ __forceinline__ bool is_finishing() const { return warp > kWarps; }
+  /// All but the producing warp meet.
+  __device__ __forceinline__ void sync() const {
+    asm volatile("bar.sync 2, %0;" ::"n"(kThreads - 32) : "memory");
+  }
+
+  /// By the multiplying warps: the slot's tiles of [0, num_tiles), which are dealt to `dealt.slots` slots of
+  /// which this is number `slot`. row_of(tile): its row of x.
+  template <class RowOf>
+  __device__ __forceinline__ void multiply(const DecodePlan& plan, const ExpertProduct& product,
+                                           int num_tiles, const DealtTiles& dealt, int slot,
+                                           const RowOf& row_of) {
+    const ChunkRange segment = segment_chunks(product.chunks, product.chunks_per_segment, at.segment);
+    const int length = segment.count / Layout::kUnitChunks, pair_bytes = x_pair_bytes(plan.rows);
+    const uint32_t first_x =
+        shared_address(shared) + plan.x_offset + segment.begin * 2 * pair_bytes + lane % 4 * 16;
+    for (int tile = dealt.first(slot); tile < num_tiles; tile = dealt.next(tile)) {
+      // All columns of the product are the same: the row is every lane's.
+      const uint32_t x[1] = {first_x + row_of(tile) * 64};
+      TileSum<Layout> sum[1];
+      multiply_segment<Layout, 1>(ring, plan, length, x, pair_bytes, lane, sum);
+      mbarrier_wait(empty + sum_turn.turn, sum_turn.parity ^ 1);
+      float* to = sums + sum_turn.turn * kTileSumFloats + at.segment * kLinearTileRows + lane / 4;
+      if (lane % 4 == 0) to[0] = sum[0].acc[0], to[8] = sum[0].acc[2];
+      __syncwarp();
+      if (elect_one()) mbarrier_arrive(full + sum_turn.turn);
+      sum_turn.next();
+    }
+  }
+  /// By the finishing warp, of the same tiles: prepare(tile) to ask for what finish() needs, then
+  /// finish(tile, sum), in the first 16 lanes, of output `lane` of the tile.
+  template <class Prepare, class Finish>
+  __device__ __forceinline__ void finish(int num_tiles, const DealtTiles& dealt, int slot,
+                                         const Prepare& prepare, const Finish& finish) {
+    for (int tile = dealt.first(slot); tile < num_tiles; tile = dealt.next(tile)) {
+      prepare(tile);
+      mbarrier_wait(full + sum_turn.turn, sum_turn.parity);
+      const float sum = register_stream::add_segments<Layout>(
+          sums + sum_turn.turn * kTileSumFloats + lane % kLinearTileRows, kLinearTileRows);
+      __syncwarp();
+      if (elect_one()) mbarrier_arrive(empty + sum_turn.turn);
+      sum_turn.next();
+      if (lane < kLinearTileRows) finish(tile, sum);
+    }
+  }
 };
 
 /// A plan for `blocks` blocks; without stages: it does not fit.
@@ -54,75 +154,13 @@ RowPlan make_plan(const ExpertsLaunch& p, int blocks) {
         std::max(plan.into.stage_bytes, plan.out_of.stage_bytes);
     const int x = std::max(x_bytes(kLinearSegments * p.into.chunks_per_segment, 1),
                            x_bytes(kLinearSegments * p.out_of.chunks_per_segment, outputs));
-    lay_out(plan.into, x, kWarps, 1, plan.extra_bytes());
-    lay_out(plan.out_of, x, kWarps, 1, plan.extra_bytes());
+    const int extra = plan.block_place() + Block<Layout, kWarps>::kBytes;
+    lay_out(plan.into, x, kWarps, 0, extra);
+    lay_out(plan.out_of, x, kWarps, 0, extra);
     if (plan.into.stages >= stages_wanted(target)) return plan;
   }
   return {};
 }
-
-/// A block's parts, and the barriers that its warps prepare.
-template <class Layout, int kWarps>
-struct Block {
-  static constexpr int kSlots = kWarps / kLinearSegments;
-  std::byte* shared;
-  int warp, lane;
-  WarpPlace at;
-  RingReader ring;
-  SegmentSums<1> sums;
-
-  __device__ __forceinline__ Block(const DecodePlan& plan, std::byte* shared_)
-      : shared(shared_),
-        warp(static_cast<int>(threadIdx.x / 32)),
-        lane(static_cast<int>(threadIdx.x % 32)),
-        at(warp_place(plan, warp)),
-        ring(plan, SlotRing(plan, shared_address(shared), at.slot), at.segment, Layout::kUnitBytes) {
-    auto* barriers =
-        reinterpret_cast<uint64_t*>(shared + plan.barriers_offset) + kSlots * plan.stages * 2 + at.slot * 2;
-    sums = {.sums = shared + plan.sums_offset + at.slot * (kLinearSegments - 1) * kSumBytes,
-            .full = barriers,
-            .empty = barriers + 1};
-    if (is_producing()) {
-      init_ring_barriers(plan, kSlots, shared_address(shared));
-    } else if (at.segment == 0 && lane == 0) {
-      mbarrier_init(sums.full, 32 * (kLinearSegments - 1));
-      mbarrier_init(sums.empty, 32);
-      fence_mbarrier_init();
-    }
-    __syncthreads();
-  }
-  __device__ __forceinline__ bool is_producing() const { return warp == kWarps; }
-
-  /// The slot's tiles of [0, num_tiles), which are dealt to `dealt.slots` slots of which this is number
-  /// `slot`: prepare(tile) in the leader before a tile is multiplied, to ask for what it needs; finish(tile,
-  /// first, second) in its lanes that have outputs lane / 4 and lane / 4 + 8 of a tile. row_of(tile): its row
-  /// of x.
-  template <class RowOf, class Prepare, class Finish>
-  __device__ __forceinline__ void multiply(const DecodePlan& plan, const ExpertProduct& product,
-                                           int num_tiles, const DealtTiles& dealt, int slot,
-                                           const RowOf& row_of, const Prepare& prepare,
-                                           const Finish& finish) {
-    const ChunkRange segment = segment_chunks(product.chunks, product.chunks_per_segment, at.segment);
-    const int length = segment.count / Layout::kUnitChunks, pair_bytes = x_pair_bytes(plan.rows);
-    const uint32_t first_x =
-        shared_address(shared) + plan.x_offset + segment.begin * 2 * pair_bytes + lane % 4 * 16;
-    for (int tile = dealt.first(slot); tile < num_tiles; tile = dealt.next(tile)) {
-      // All columns of the product are the same: the row is every lane's.
-      const uint32_t x[1] = {first_x + row_of(tile) * 64};
-      TileSum<Layout> sum[1];
-      if (at.segment == 0) prepare(tile);
-      multiply_segment<Layout, 1>(ring, plan, length, x, pair_bytes, lane, sum);
-      float acc[1][4] = {{sum[0].acc[0], sum[0].acc[1], sum[0].acc[2], sum[0].acc[3]}};
-      if (at.segment > 0) {
-        sums.hand_over(acc, at.segment, lane);
-        continue;
-      }
-      sums.collect(acc, kLinearSegments, lane);
-      if (lane % 4 == 0)
-        finish(tile, __fmul_rn(acc[0][0], Layout::kResultScale), __fmul_rn(acc[0][2], Layout::kResultScale));
-    }
-  }
-};
 
 /// The tiles of gate and up: one of gate and the same of up after each other; or of up alone, where the
 /// activation has no gate.
@@ -144,38 +182,37 @@ struct IntoTiles {
   }
 };
 
-/// The blocks meet: what any has written before is there for all behind. By the multiplying warps; all blocks
-/// are on the device, since the next kernel starts only where each of this one has.
-template <int kWarps>
-__device__ __forceinline__ void meet_blocks(int32_t* arrived) {
-  sync_multiplying_warps<kWarps>();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(arrived, 1);
-    int32_t count;
-    do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
-    } while (count < static_cast<int32_t>(gridDim.x));
-  }
-  sync_multiplying_warps<kWarps>();
+/// Says that this block has come so far: what its threads had written when they met before is there for
+/// whoever sees all blocks here. By one thread.
+__device__ __forceinline__ void arrive_block(int32_t* arrived) {
+  __threadfence();
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(arrived) : "memory");
+}
+/// Waits for all blocks. They are all on the device, since the next kernel starts only where each of this one
+/// has. By one thread.
+__device__ __forceinline__ void await_blocks(const int32_t* arrived) {
+  int32_t count;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+  } while (count < static_cast<int32_t>(gridDim.x));
 }
 
 /// A row's experts. Grid: blocks to which the tiles of gate and up are dealt, and that have every gridDim-th
 /// tile of down, of all choices; no more than there are multiprocessors. Traffic: the chosen experts' weights
 /// once, x and the row's products once a block, from L2.
 template <class Layout, int kWarps>
-__global__ void __launch_bounds__(32 * (kWarps + 1), 1)
+__global__ void __launch_bounds__(Block<Layout, kWarps>::kThreads, 1)
     experts_row_kernel(const __grid_constant__ ExpertsLaunch p, const __grid_constant__ RowPlan plan) {
   extern __shared__ __align__(128) std::byte shared[];
-  Block<Layout, kWarps> block(plan.into, shared);
   std::byte* extra = shared + plan.into.extra_offset;
+  Block<Layout, kWarps> block(plan.into, shared, extra + plan.block_place());
   int* ids = reinterpret_cast<int*>(extra);
   const IntoTiles into(p);
-  const int thread = static_cast<int>(threadIdx.x), lane = block.lane;
-  const int outputs = outputs_of_row(p), blocks = static_cast<int>(gridDim.x),
+  const int lane = block.lane, outputs = outputs_of_row(p), blocks = static_cast<int>(gridDim.x),
             this_block = static_cast<int>(blockIdx.x);
   const int num_into_tiles = outputs * into.of_output * into.deal();
   const DealtTiles dealt{into.deal(), block.kSlots * blocks};
+  const int into_slot = block.at.slot * blocks + this_block;
   const int num_tiles = (p.out_of.tiles - this_block + blocks - 1) / blocks;
   const int num_items = num_tiles * outputs;  // Item: a tile of down for an output, outputs first.
   const DealtTiles dealt_items{1, block.kSlots};
@@ -183,13 +220,13 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     stage_x<kWarps>({p.x, p.x_stride, p.into.in}, plan.into, 1, 0, p.into.chunks,
                     shared + plan.into.x_offset);
   };
-  if (p.x_is_early && !block.is_producing()) bring_x();
+  const bool is_multiplying = !block.is_producing() && !block.is_finishing();
+  if (p.x_is_early && is_multiplying) bring_x();
   wait_for_previous_kernel();  // The experts' numbers come from there.
   launch_dependents();
-  const int expert_of_lane = lane < p.num_choices ? load_written(p.expert_ids + lane) : kSharedExpertId;
 
   if (block.is_producing()) {
-    if (lane < kMaxOutputs) ids[lane] = expert_of_lane;
+    if (lane < kMaxOutputs) ids[lane] = lane < p.num_choices ? p.expert_ids[lane] : kSharedExpertId;
     __syncwarp();
     const auto tile_bytes = [](const ExpertProduct& product) {
       return int64_t{product.chunks / Layout::kUnitChunks} * Layout::kUnitBytes;
@@ -211,80 +248,94 @@ __global__ void __launch_bounds__(32 * (kWarps + 1), 1)
     return;
   }
 
-  if (!p.x_is_early) bring_x();
-  sync_multiplying_warps<kWarps>();
-  float gate[2] = {}, bias[2] = {};
-  block.multiply(
-      plan.into, p.into, num_into_tiles, dealt, block.at.slot * blocks + this_block, [](int) { return 0; },
+  float* kept = reinterpret_cast<float*>(extra + plan.kept_place());  // [item][16]
+  if (is_multiplying) {
+    if (!p.x_is_early) bring_x();
+    sync_multiplying_warps<kWarps>();
+    block.multiply(plan.into, p.into, num_into_tiles, dealt, into_slot, [](int) { return 0; });
+    block.sync();  // The activation of the block's tiles has been stored.
+    block.sync();  // That of all tiles.
+    stage_x<kWarps>({p.product, p.product_stride, p.out_of.in}, plan.out_of, outputs, 0, p.out_of.chunks,
+                    shared + plan.out_of.x_offset);
+    sync_multiplying_warps<kWarps>();
+    block.multiply(plan.out_of, p.out_of, num_items, dealt_items, block.at.slot,
+                   [&](int item) { return item % outputs; });
+    return;
+  }
+
+  const int expert_of_lane = lane < p.num_choices ? p.expert_ids[lane] : kSharedExpertId;
+  float gate = 0.0f, bias = 0.0f;
+  const auto into_column = [&](int tile, int output) {
+    return into.index(tile, output) * kLinearTileRows + lane % kLinearTileRows;
+  };
+  block.finish(
+      num_into_tiles, dealt, into_slot,
       [&](int tile) {
         const ExpertMatrices& matrices = into.matrices(p, tile);
         if (matrices.bias == nullptr) return;
-        const int output = into.output(tile),
-                  first_column = into.index(tile, output) * kLinearTileRows + lane / 4;
+        const int output = into.output(tile), column = into_column(tile, output);
         const int expert = __shfl_sync(0xffffffffu, expert_of_lane, output);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (first_column + 8 * i < p.into.out) bias[i] = bias_of(matrices, expert, first_column + 8 * i);
+        if (column < p.into.out) bias = bias_of(matrices, expert, column);
       },
-      [&](int tile, float first, float second) {
-        const ExpertMatrices& matrices = into.matrices(p, tile);
-        const int output = into.output(tile),
-                  first_column = into.index(tile, output) * kLinearTileRows + lane / 4;
-        const float sums[2] = {first, second};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int column = first_column + 8 * i;
-          if (column >= p.into.out) continue;
-          const float y = with_bias(matrices, bias[i], sums[i]);
-          if (into.is_gate(tile)) {
-            gate[i] = y;
-          } else {
-            reinterpret_cast<__nv_bfloat16*>(p.product)[output * p.product_stride + column] =
-                __float2bfloat16_rn(activate(p, into.is_gated ? gate[i] : y, y));
-          }
+      [&](int tile, float sum) {
+        const int output = into.output(tile), column = into_column(tile, output);
+        if (column >= p.into.out) return;
+        const float y = with_bias(into.matrices(p, tile), bias, sum);
+        if (into.is_gate(tile)) {
+          gate = y;
+        } else {
+          reinterpret_cast<__nv_bfloat16*>(p.product)[output * p.product_stride + column] =
+              __float2bfloat16_rn(activate(p, into.is_gated ? gate : y, y));
         }
       });
-
-  // What the end needs, on its way while the blocks meet. A thread has an output of the row at most.
-  float* choice_weights = reinterpret_cast<float*>(extra + RowPlan::weights_place());
-  float* kept = reinterpret_cast<float*>(extra + RowPlan::kept_place());
-  float* biases = kept + plan.kept_floats();
-  const auto column_of = [&](int tile, int i) { return (this_block + tile * blocks) * kLinearTileRows + i; };
-  const int my_tile = thread / kLinearTileRows, column = column_of(my_tile, thread % kLinearTileRows);
-  const bool has_output = my_tile < num_tiles && column < p.out_of.out;
-  const float before = has_output && p.accumulate ? static_cast<const float*>(p.out)[column] : 0.0f;
-  const float shared_gate = has_output && p.shared_gate != nullptr ? *p.shared_gate : 0.0f;
-  if (thread < p.num_choices) choice_weights[thread] = p.expert_weights[thread];
-  if (p.down.bias != nullptr) {
-    for (int i = thread; i < num_items * kLinearTileRows; i += 32 * kWarps) {
-      const int item = i / kLinearTileRows, tile = item / outputs, choice = item - tile * outputs;
-      const int its_column = column_of(tile, i % kLinearTileRows);
-      if (choice < p.num_choices && its_column < p.out_of.out)
-        biases[i] = bias_of(p.down, p.expert_ids[choice], its_column);
-    }
-  }
-  meet_blocks<kWarps>(p.arrived_blocks);
-  stage_x<kWarps>({p.product, p.product_stride, p.out_of.in}, plan.out_of, outputs, 0, p.out_of.chunks,
-                  shared + plan.out_of.x_offset);
-  sync_multiplying_warps<kWarps>();
-  block.multiply(
-      plan.out_of, p.out_of, num_items, dealt_items, block.at.slot, [&](int item) { return item % outputs; },
-      [](int) {},
-      [&](int item, float first, float second) {
-        kept[item * kLinearTileRows + lane / 4] = first;
-        kept[item * kLinearTileRows + lane / 4 + 8] = second;
+  block.sync();
+  const bool meets = block.at.slot == 0 && lane == 0;
+  if (meets) arrive_block(p.arrived_blocks);
+  // What the end needs, on its way while the blocks meet.
+  const int thread = block.at.slot * 32 + lane;  // Of the finishing ones.
+  const float weight_of_lane = lane < p.num_choices ? p.expert_weights[lane] : 0.0f;
+  const auto column_of = [&](int tile) {
+    return (this_block + tile * blocks) * kLinearTileRows + lane % kLinearTileRows;
+  };
+  // Output `thread` of the block's, then every so-manyth.
+  constexpr int kFinishing = 32 * Block<Layout, kWarps>::kSlots;
+  const auto before_of = [&](int output) {
+    const int tile = output / kLinearTileRows, column = column_of(tile);
+    return p.accumulate && tile < num_tiles && column < p.out_of.out
+               ? static_cast<const float*>(p.out)[column]
+               : 0.0f;
+  };
+  float before = before_of(thread);
+  const float shared_gate = p.shared_gate != nullptr ? *p.shared_gate : 0.0f;
+  if (meets) await_blocks(p.arrived_blocks);
+  block.sync();
+  block.finish(
+      num_items, dealt_items, block.at.slot,
+      [&](int item) {
+        if (p.down.bias == nullptr) return;
+        const int tile = item / outputs, choice = item - tile * outputs, column = column_of(tile);
+        const int expert = __shfl_sync(0xffffffffu, expert_of_lane, choice);
+        if (choice < p.num_choices && column < p.out_of.out) bias = bias_of(p.down, expert, column);
+      },
+      [&](int item, float sum) {
+        const int choice = item % outputs;
+        kept[item * kLinearTileRows + lane] = choice < p.num_choices ? with_bias(p.down, bias, sum) : sum;
       });
-  sync_multiplying_warps<kWarps>();
-  if (!has_output) return;
-  const int first = my_tile * outputs * kLinearTileRows + thread % kLinearTileRows;
-  const float *of_tile = kept + first, *bias_of_tile = biases + first;
-  float y = 0.0f;
-  for (int j = 0; j < p.num_choices; ++j) {
-    const int at = j * kLinearTileRows;
-    y = __fmaf_rn(choice_weights[j], with_bias(p.down, bias_of_tile[at], of_tile[at]), y);
+  asm volatile("bar.sync 3, %0;" ::"n"(kFinishing) : "memory");
+  for (int output = thread; output - thread < num_tiles * kLinearTileRows; output += kFinishing) {
+    const int tile = output / kLinearTileRows, column = column_of(tile);
+    const float* of_tile = kept + tile * outputs * kLinearTileRows + lane % kLinearTileRows;
+    const bool has_output = tile < num_tiles && column < p.out_of.out;
+    float y = 0.0f;
+    for (int j = 0; j < p.num_choices; ++j) {
+      const float weight = __shfl_sync(0xffffffffu, weight_of_lane, j);
+      if (has_output) y = __fmaf_rn(weight, of_tile[j * kLinearTileRows], y);
+    }
+    if (has_output)
+      store_row_output(
+          p, column, y, before, [&] { return of_tile[p.num_choices * kLinearTileRows]; }, shared_gate);
+    before = before_of(output + kFinishing);
   }
-  store_row_output(
-      p, column, y, before, [&] { return of_tile[p.num_choices * kLinearTileRows]; }, shared_gate);
 }
 
 /// Bytes of a row's experts from which on the start of a stream is worth it.
@@ -309,10 +360,11 @@ bool launch_row(CUstream_st* stream, const ExpertsLaunch& p) {
               most = std::max(outputs * p.into.tiles, p.out_of.tiles),
               blocks = std::min(most, multiprocessors);
     const RowPlan plan = make_plan<Layout>(p, blocks);
-    if (plan.into.stages == 0 || plan.tiles * kLinearTileRows > 32 * kWarps) return false;
+    if (plan.into.stages == 0) return false;
     auto* kernel = experts_row_kernel<Layout, kWarps>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-    launch_kernel(kernel, dim3(blocks), dim3(32 * (kWarps + 1)), plan.into.shared_bytes, stream, p, plan);
+    launch_kernel(kernel, dim3(blocks), dim3(Block<Layout, kWarps>::kThreads), plan.into.shared_bytes, stream,
+                  p, plan);
     return true;
   }
   return false;

@@ -37,6 +37,13 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   launch_clusters(kernel, 1, grid, block, shared_bytes, stream, arguments...);
 }
 
+// Rehearsals. A kernel of a few blocks that runs through its code once waits mostly for its own instructions,
+// which other kernels have driven from the multiprocessor's cache: 1 to 2 of 3 us. So some go through
+// it twice: before they wait for the previous kernel, on whatever lies there, with nothing stored, and
+// after. Loads of the second turn must not find what the first one left in L1: load_written(). Where a pass
+// has more rows, other blocks bring the instructions, and work counts.
+inline constexpr int kMaxRehearsedRows = 16;
+
 /// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous
 /// one reads the experts' numbers so: written by the kernel before that, which the previous one has waited
 /// for before it let this one start; from L2, since L1 may still hold what lay there earlier.
