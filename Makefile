@@ -1,6 +1,6 @@
 # The short way to everything. `make test` and `make demo` install what is missing; the other targets do not.
 # make        build/cpu/tensorfold                       make test   build, run every test, print the counts
-# make cuda   build/cuda/tensorfold, with the CUDA backend (needs nvcc 12.4 or newer)
+# make cuda   build/cuda/tensorfold, with the CUDA backend (needs nvcc 12.5 or newer)
 # make demo   fetch a small model, answer a question     make fuzz   fuzz every parser (FUZZ_SECONDS each, default 60)
 # make clean  remove build/ (the Python packages stay in .venv)
 

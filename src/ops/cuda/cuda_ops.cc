@@ -21,6 +21,9 @@
 #include "ops/cuda/route.h"
 #include "ops/cuda/sample.h"
 #include "ops/cuda/top_tokens.h"
+#ifdef TENSORFOLD_CUDA_TRACE
+#include "ops/cuda/trace.h"
+#endif
 
 namespace tensorfold::cuda {
 namespace {
@@ -64,6 +67,9 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const CudaOptions& options) {
   std::unique_ptr<CudaOps> ops(new CudaOps(options));
   TF_ASSIGN_OR_RETURN(ops->device_,
                       make_cuda_device({.ordinal = options.device, .memory_bytes = options.memory_bytes}));
+#ifdef TENSORFOLD_CUDA_TRACE
+  TF_RETURN_IF_ERROR(start_trace());
+#endif
   TF_ASSIGN_OR_RETURN(const CudaDeviceInfo device, describe_cuda_device(options.device));
   ops->info_.name = "cuda";
   ops->info_.arithmetic_id = fmt::format("cuda-sm{}{}/1", device.major, device.minor);
@@ -77,6 +83,9 @@ CudaOps::~CudaOps() {
   if (stream_ == nullptr) return;
   cudaSetDevice(options_.device);
   cudaStreamSynchronize(stream_);
+#ifdef TENSORFOLD_CUDA_TRACE
+  write_trace();
+#endif
   cudaStreamDestroy(stream_);
   cudaFreeHost(drawn_);
 }

@@ -30,6 +30,25 @@ TEST(LaunchList, RunsWhatWasAddedInOrder) {
   EXPECT_TRUE(list.empty());
 }
 
+TEST(LaunchList, KnowsHowManyThereAreAndTheLastOne) {
+  LaunchList list;
+  const auto ends_with_first = [&] { return list.ends_with<run_first, First>(); };
+  EXPECT_EQ(list.size(), 0);
+  EXPECT_FALSE(ends_with_first());
+  list.add<run_other_first>(First{1});
+  EXPECT_FALSE(ends_with_first());
+  list.add<run_first>(First{2});
+  EXPECT_TRUE(ends_with_first());
+  EXPECT_EQ(list.size(), 2);
+  list.add<run_second>(Second{3});
+  EXPECT_FALSE(ends_with_first());
+  EXPECT_TRUE((list.ends_with<run_second, Second>()));
+  list.add<run_first>(First{4});
+  list.clear();
+  EXPECT_EQ(list.size(), 0);
+  EXPECT_FALSE(ends_with_first());
+}
+
 TEST(LaunchList, EqualsAnotherByFunctionsAndValues) {
   LaunchList list, same, other_value, other_function;
   list.add<run_first>(First{1});

@@ -108,6 +108,34 @@ TEST(CudaLinearPackTest, DecodeBlocksDivideTheirSharedMemory) {
   }
 }
 
+TEST(CudaLinearPackTest, AWarpAsksForThreeKilobytesEarlyOrForAStage) {
+  EXPECT_EQ(early_stages(576), 5);
+  EXPECT_EQ(early_stages(1536), 2);
+  EXPECT_EQ(early_stages(1537), 1);
+  EXPECT_EQ(early_stages(3072), 1);
+  EXPECT_EQ(early_stages(4096), 1);
+}
+
+TEST(CudaLinearPackTest, ShortBlocksHaveSoManyTilesThatTwoOfAMultiprocessorHaveAll) {
+  EXPECT_EQ(short_block_tiles(1), 1);
+  EXPECT_EQ(short_block_tiles(264), 1);
+  EXPECT_EQ(short_block_tiles(265), 2);
+  EXPECT_EQ(short_block_tiles(528), 2);
+  EXPECT_EQ(short_block_tiles(529), 3);
+  EXPECT_EQ(short_block_tiles(kMaxShortTiles), 3);
+  // 64 registers or a few more in any case.
+  for (const LinearSpec& spec :
+       {affine_spec(64, 128, 4, 64, DType::kBF16), affine_spec(64, 128, 8, 64, DType::kBF16),
+        affine_spec(64, 128, 4, 32, DType::kBF16), mxfp4_spec(64, 128), float_spec(64, 128, DType::kBF16)}) {
+    const LinearLayout layout = layout_of(spec);
+    EXPECT_EQ(short_chunks_ahead(layout, 1), held_chunks(layout)) << to_string(spec);
+    for (const int tiles : {2, 3}) {
+      EXPECT_GE(short_chunks_ahead(layout, tiles) * tiles, held_chunks(layout)) << to_string(spec);
+      EXPECT_LE(short_chunks_ahead(layout, tiles) * tiles * held_chunk_bytes(layout), 384) << to_string(spec);
+    }
+  }
+}
+
 TEST(CudaLinearPackTest, TheKernelIsChosenByRowsAndLayout) {
   const auto kernel = [](const LinearSpec& spec, int64_t rows) {
     auto* const address = reinterpret_cast<std::byte*>(4096);

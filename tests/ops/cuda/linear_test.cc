@@ -348,10 +348,14 @@ TEST_F(CudaLinearTest, CallsOfSeveralFormatsBiasesAndResidualsAreThoseOfSeparate
   }
 }
 
-// Two tiles a block, of which one block has the last of one matrix and the first of the next.
-TEST_F(CudaLinearTest, ShortBlocksMaySpanMatrices) {
+// Two or three tiles a block, of which one block has the last of one matrix and the first of the next.
+class CudaShortBlocksTest : public CudaLinearTest, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Tiles, CudaShortBlocksTest, testing::Values(2, 3));
+TEST_P(CudaShortBlocksTest, MaySpanMatrices) {
   constexpr int64_t kIn = 1024, kRows = 3;
-  const DeviceMatrix first(affine(16 * 132 + 5, kIn, 4, 64), 21), second(affine(16 * 140, kIn, 4, 64), 22);
+  const int tiles = GetParam();
+  const DeviceMatrix first(affine(16 * 132 + 5, kIn, 4, 64), 21),
+      second(affine(tiles == 2 ? 16 * 140 : 16 * 401, kIn, 4, 64), 22);
   const DeviceX x(kRows, kIn, 23);
   const auto products = [&](LinearKernel kernel) {
     const int64_t width = first.host.spec.out + second.host.spec.out;
@@ -362,8 +366,8 @@ TEST_F(CudaLinearTest, ShortBlocksMaySpanMatrices) {
         {.out = all.columns(first.host.spec.out, second.host.spec.out), .weight = second.weight()}};
     const std::vector<LinearLaunch> launches = linear_launches(x.rows(0, kRows), calls, kernel);
     EXPECT_EQ(launches.size(), 1u);
-    EXPECT_TRUE(can_be_short(launches[0]) && short_block_tiles(launches[0].num_tiles) == 2);
-    EXPECT_EQ(launches[0].calls[1].first_tile % 2, 1);
+    EXPECT_TRUE(can_be_short(launches[0]) && short_block_tiles(launches[0].num_tiles) == tiles);
+    EXPECT_EQ(launches[0].calls[1].first_tile % tiles, 1);
     launch_linear(nullptr, launches[0]);
     cuda_check(cudaDeviceSynchronize());
     EXPECT_TRUE(out.guards_intact());

@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#ifdef TENSORFOLD_CUDA_TRACE
+#include "ops/cuda/device/trace.cuh"
+#endif
+
 namespace tensorfold::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -147,7 +151,11 @@ __device__ __forceinline__ bool elect_one() {
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 /// Waits until the previous kernel of the stream has ended and its stores are visible.
 __device__ __forceinline__ void wait_for_previous_kernel() {
+#ifdef TENSORFOLD_CUDA_TRACE
+  wait_traced();
+#else
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 }  // namespace tensorfold::cuda

@@ -1,0 +1,17 @@
+// Where a trace (trace_params.h) is kept while it grows, and written in the end: builds with
+// TENSORFOLD_CUDA_TRACE.
+#pragma once
+
+#include "base/status.h"
+
+namespace tensorfold::cuda {
+
+/// Memory for the trace on the current device, before its first kernel. There is one in the process, which
+/// stays: kernels write there until it ends.
+Status start_trace();
+
+/// Writes the trace to the file that TENSORFOLD_CUDA_TRACE_FILE names; without it, or where that fails, says
+/// so on the log. The device must be idle.
+void write_trace();
+
+}  // namespace tensorfold::cuda
