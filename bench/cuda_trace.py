@@ -2,8 +2,8 @@
 """What a trace of CUDA kernels says, in microseconds.
 
 cmake --preset cuda -DTENSORFOLD_CUDA_TRACE=ON && cmake --build build/cuda --target tensorfold
-TENSORFOLD_CUDA_TRACE_FILE=trace.bin build/cuda/tensorfold bench decode MODEL --device cuda --quiet
-bench/cuda_trace.py trace.bin [LINES]
+build/cuda/tensorfold bench decode MODEL --device cuda --quiet
+bench/cuda_trace.py cuda-trace.bin [LINES]
 
 Prints a line for each kind of launch, those that take most of all time first. Kinds are told apart by blocks and threads, and
 by those of the launches before and after. `total` is from the return of its blocks' first wait to that of the next launch's: the

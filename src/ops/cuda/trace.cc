@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -62,15 +61,13 @@ Status start_trace() {
 }
 
 void write_trace() {
-  const char* path = std::getenv("TENSORFOLD_CUDA_TRACE_FILE");
-  if (path == nullptr) return log_warning("no trace was written: TENSORFOLD_CUDA_TRACE_FILE names no file");
   std::vector<std::byte> bytes(sizeof(TraceMemory));
   const cudaError_t error =
       cudaMemcpy(bytes.data(), reinterpret_cast<void*>(kTraceAddress), bytes.size(), cudaMemcpyDeviceToHost);
   if (error != cudaSuccess) return log_warning("the trace cannot be read: {}", cudaGetErrorString(error));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "wb"), &std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(kTraceFile, "wb"), &std::fclose);
   if (file == nullptr || std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size())
-    log_warning("{}: the trace cannot be written", path);
+    log_warning("{}: the trace cannot be written", kTraceFile);
 }
 
 }  // namespace tensorfold::cuda

@@ -10,8 +10,10 @@ namespace tensorfold::cuda {
 /// stays: kernels write there until it ends.
 Status start_trace();
 
-/// Writes the trace to the file that TENSORFOLD_CUDA_TRACE_FILE names; without it, or where that fails, says
-/// so on the log. The device must be idle.
+/// In the working folder.
+inline constexpr const char* kTraceFile = "cuda-trace.bin";
+
+/// Writes the trace to kTraceFile, or says on the log why not. The device must be idle.
 void write_trace();
 
 }  // namespace tensorfold::cuda
