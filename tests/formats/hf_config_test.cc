@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/memory_file_system.h"
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 
 namespace tensorfold {
 namespace {
@@ -226,6 +226,7 @@ TEST(GenerationConfigTest, ValuesOutOfRangeAreRefused) {
 }
 
 TEST(HfConfigTest, ReadsPublishedFiles) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const std::string folder = std::string(kSharedData) + "/checkpoints/";
   const auto gpt_oss = read_hf_config(folder + "gpt-oss-20b");
   ASSERT_TRUE(gpt_oss.ok()) << gpt_oss.status().message();

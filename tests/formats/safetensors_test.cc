@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "tests/support/memory_file_system.h"
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 
 namespace tensorfold {
 namespace {
@@ -290,6 +290,7 @@ TEST(SafetensorsIndexTest, RefusesWhatIsNoMapOfPlainNames) {
 }
 
 TEST(SafetensorsIndexTest, ReadsPublishedIndexes) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const std::pair<const char*, size_t> kIndexes[] = {{"gpt-oss-20b", 459}, {"qwen3.8-27b", 1199}};
   for (const auto& [name, count] : kIndexes) {
     const std::string path = fmt::format("{}/checkpoints/{}/model.safetensors.index.json", kSharedData, name);

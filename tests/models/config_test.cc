@@ -12,8 +12,8 @@
 #include "formats/file.h"
 #include "models/config_rules.h"
 #include "tests/support/memory_file_system.h"
+#include "tests/support/shared_data.h"
 #include "tests/support/test_model.h"
-#include "tests/support/test_paths.h"
 
 namespace tensorfold {
 namespace {
@@ -242,6 +242,7 @@ std::vector<DeclaredWeight> declared_for(const HfConfig& config, ModelSpec& spec
 }
 
 TEST(Config, GptOssDeclaresTheTensorsOfThePublishedModel) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const std::string folder = std::string(kSharedData) + "/checkpoints/gpt-oss-20b";
   ModelSpec spec;
   std::set<std::string> names;

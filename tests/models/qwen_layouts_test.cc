@@ -14,7 +14,7 @@
 #include "tests/memory/checkpoint_builder.h"
 #include "tests/models/golden_fixture.h"
 #include "tests/models/head_runner.h"
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 
 namespace tensorfold {
 namespace {
@@ -162,6 +162,7 @@ TEST_P(QwenMoeLayouts, ExpertsOneByOneHaveTheSameBits) {
 }
 
 TEST(QwenNames, ThePublished27BHoldsExactlyTheTensorsThatItsConfigDeclares) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const std::string folder = std::string(kSharedData) + "/checkpoints/qwen3.8-27b";
   const HfConfig config = read_hf_config(folder).value();
   WeightTable table(config.model_type);

@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 #include "text/chat_template.h"
 
 namespace tensorfold {
@@ -87,6 +87,7 @@ void check_case(const ChatTemplate& chat_template, const ChatTemplate::Input& in
 }
 
 TEST(ChatTemplateGolden, EveryPublishedTemplateRendersAsJinja2) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const Json conversations = read_json(kGoldens / "conversations.json");
   int num_templates = 0, num_cases = 0;
   for (const auto& entry : fs::directory_iterator(kGoldens)) {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 
 namespace tensorfold {
 namespace {
@@ -344,6 +344,7 @@ TEST_F(ModelFolder, BadFilesAreNamed) {
 }
 
 TEST(ModelChatOfPublishedCheckpoints, Loads) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   for (const char* name : {"gpt-oss-20b", "qwen3.8-27b"}) {
     const Result<ModelChat> chat = load_model_chat(fs::path(kSharedData) / "checkpoints" / name);
     ASSERT_TRUE(chat.ok()) << chat.status().message();

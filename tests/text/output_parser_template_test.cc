@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "tests/support/test_paths.h"
+#include "tests/support/shared_data.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -54,6 +54,7 @@ OutputSyntax syntax_of(const ChatTemplate& chat_template) {
 }
 
 TEST(OutputSyntaxDetection, KnowsThePublishedTemplates) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   using R = ReasoningSyntax;
   using T = ToolSyntax;
   const std::pair<const char*, OutputSyntax> kExpected[] = {
@@ -265,6 +266,7 @@ class RoundTrip : public testing::TestWithParam<Family> {
 };
 
 TEST_P(RoundTrip, BringsBackEachCall) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const Json reasoning = GetParam().has_reasoning ? Json("First this.\n\nThen that.") : Json();
   for (const char* arguments : kArguments) {
     SCOPED_TRACE(arguments);
@@ -274,6 +276,7 @@ TEST_P(RoundTrip, BringsBackEachCall) {
 }
 
 TEST_P(RoundTrip, BringsBackSeveralCallsAndTheContentBeforeThem) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const Json reasoning = GetParam().has_reasoning ? Json("Hm.") : Json();
   Json calls = Json::array();
   calls.push_back(make_call("get_weather", kArguments[1]));
@@ -283,6 +286,7 @@ TEST_P(RoundTrip, BringsBackSeveralCallsAndTheContentBeforeThem) {
 }
 
 TEST_P(RoundTrip, BringsBackAnAnswer) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   check(GetParam().has_reasoning ? Json("Hm.") : Json(), "It is sunny.\n\nBye < 5 & </b>.", Json::array());
 }
 

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "tests/support/shared_data.h"
 #include "tests/text/tokenizer_cases.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +35,7 @@ const Loaded& loaded(const std::string& name) {
 class PublishedTokenizerTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    TF_SKIP_WITHOUT_SHARED_DATA();
     const Loaded& all = loaded(GetParam());
     ASSERT_NE(all.tokenizer, nullptr);
     tokenizer_ = all.tokenizer;
@@ -156,6 +158,7 @@ INSTANTIATE_TEST_SUITE_P(All, PublishedTokenizerTest,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(PublishedTokenizerConfigTest, SpecialTokensComeFromStringsAndObjects) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const PublishedTokenizer qwen = read_published_tokenizer("qwen3");
   const auto strings = Tokenizer::parse(qwen.json, qwen.config_json);
   ASSERT_TRUE(strings.ok());

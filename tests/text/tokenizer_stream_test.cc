@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "tests/support/shared_data.h"
 #include "tests/text/tokenizer_cases.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
@@ -34,6 +35,7 @@ std::string stream(const std::shared_ptr<const Tokenizer>& tokenizer, const std:
 }
 
 TEST(DetokenizerTest, StreamedTextIsTheDecodedTextForRandomIds) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   for (const char* name : {"qwen3", "gemma3"}) {
     SCOPED_TRACE(name);
     const auto tokenizer = published(name);
@@ -48,6 +50,7 @@ TEST(DetokenizerTest, StreamedTextIsTheDecodedTextForRandomIds) {
 }
 
 TEST(DetokenizerTest, ByteLevelTextComesAsSoonAsItIsComplete) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const auto tokenizer = published("qwen3");
   ASSERT_NE(tokenizer, nullptr);
   // Byte tokens: their ids are not the bytes, so each is looked up by its spelling.
@@ -71,6 +74,7 @@ TEST(DetokenizerTest, ByteLevelTextComesAsSoonAsItIsComplete) {
 }
 
 TEST(DetokenizerTest, ByteFallbackHoldsARunUntilItEnds) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const auto tokenizer = published("gemma3");
   ASSERT_NE(tokenizer, nullptr);
   const auto id = [&](const char* token) { return tokenizer->token_to_id(token).value_or(-1); };
@@ -86,6 +90,7 @@ TEST(DetokenizerTest, ByteFallbackHoldsARunUntilItEnds) {
 }
 
 TEST(TokenizerThreadsTest, ThreadsEncodeAsOneDoes) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const auto tokenizer = published("qwen3");
   const Json golden = read_tokenizer_golden("texts");
   ASSERT_TRUE(tokenizer != nullptr && golden.is_object());
@@ -108,6 +113,7 @@ TEST(TokenizerThreadsTest, ThreadsEncodeAsOneDoes) {
 }
 
 TEST(TokenizerCacheTest, ASecondEncodingIsEqual) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   for (const char* name : {"llama3", "gemma3"}) {
     const auto tokenizer = published(name);
     const Json golden = read_tokenizer_golden("texts");
@@ -120,6 +126,7 @@ TEST(TokenizerCacheTest, ASecondEncodingIsEqual) {
 }
 
 TEST(EncodeOptionsTest, SpecialTokensCanBeText) {
+  TF_SKIP_WITHOUT_SHARED_DATA();
   const auto tokenizer = published("qwen3");
   ASSERT_NE(tokenizer, nullptr);
   const std::string text = "<|im_end|><think>";
