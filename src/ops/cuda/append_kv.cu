@@ -37,7 +37,7 @@ __device__ __forceinline__ void append(std::byte* to, const RowsToAppend& rows, 
 __global__ void __launch_bounds__(32 * kBlockWarps)
     append_kv_kernel(const __grid_constant__ AppendKvLaunch p) {
   launch_dependents();
-  // Sequences and page tables were there before the pass.
+  // Sequences and page tables are uploaded before the pass's first kernel.
   const AttentionSequence s = p.sequences[blockIdx.y];
   const int index = static_cast<int>(blockIdx.x * kBlockWarps + threadIdx.x / 32);
   const int row = index / p.num_kv_heads, kv_head = index - row * p.num_kv_heads;

@@ -21,9 +21,7 @@
 #include "ops/cuda/route.h"
 #include "ops/cuda/sample.h"
 #include "ops/cuda/top_tokens.h"
-#ifdef TENSORFOLD_CUDA_TRACE
 #include "ops/cuda/trace.h"
-#endif
 
 namespace tensorfold::cuda {
 namespace {
@@ -31,7 +29,8 @@ namespace {
 /// Passes of more rows are run launch by launch: a launch is then short beside what it starts, and such
 /// shapes seldom come twice.
 constexpr int64_t kMaxGraphRows = 128;
-/// Counters of a pass. Launches that get none do without.
+/// Counters of a pass: more than any known model has launches of linear() and experts(). Those that get none
+/// do without.
 constexpr int kMaxCounters = 1024;
 /// Launches of a pass's first part, and how many times longer the next ones are.
 constexpr int kFirstPart = 32, kPartGrowth = 4;
@@ -67,9 +66,7 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const CudaOptions& options) {
   std::unique_ptr<CudaOps> ops(new CudaOps(options));
   TF_ASSIGN_OR_RETURN(ops->device_,
                       make_cuda_device({.ordinal = options.device, .memory_bytes = options.memory_bytes}));
-#ifdef TENSORFOLD_CUDA_TRACE
   TF_RETURN_IF_ERROR(start_trace());
-#endif
   TF_ASSIGN_OR_RETURN(const CudaDeviceInfo device, describe_cuda_device(options.device));
   ops->info_.name = "cuda";
   ops->info_.arithmetic_id = fmt::format("cuda-sm{}{}/1", device.major, device.minor);
@@ -83,9 +80,7 @@ CudaOps::~CudaOps() {
   if (stream_ == nullptr) return;
   cudaSetDevice(options_.device);
   cudaStreamSynchronize(stream_);
-#ifdef TENSORFOLD_CUDA_TRACE
   write_trace();
-#endif
   cudaStreamDestroy(stream_);
   cudaFreeHost(drawn_);
 }
@@ -310,9 +305,9 @@ void CudaOps::experts(const ExpertsCall& call) {
   std::byte* memory = scratch(experts_scratch_bytes(call, kernel));
   if (memory == nullptr) return;
   ExpertsLaunch launch = experts_launch(call, memory, kernel);
-  // Route waits before it lets others start, and writes no x.
-  fusion_.flush();
+  fusion_.flush();  // What waits there would be the launch before this one.
   if (launch.kind == ExpertTasks::kOneRow) launch.arrived_blocks = take_counter();
+  // route() waits before it lets this one start, and writes no x.
   launch.x_is_early = launches_.ends_with<launch_route, RouteLaunch>();
   record<launch_experts>(launch);
 }

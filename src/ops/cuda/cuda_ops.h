@@ -1,6 +1,7 @@
-// The cuda backend: ops become launches of the pass (op_fusion.h, launch_list.h), which run when the pass
-// ends or a token is asked for, as a CUDA graph where a pass of that shape was seen before. What each op
-// computes: the other files of this folder; whether kernels agree: engine/self_check.h.
+// The cuda backend: ops become launches of the pass (op_fusion.h, launch_list.h), which run in parts: as soon
+// as enough are recorded, when the pass ends, or when a token is asked for; a part that was seen before as a
+// CUDA graph. What each op computes: the other files of this folder; whether kernels agree:
+// engine/self_check.h.
 #pragma once
 
 #include <memory>
@@ -63,7 +64,7 @@ class CudaOps final : public Ops {
               std::span<float> probabilities) override;
   void top_tokens(std::span<int32_t> tokens, std::span<float> values, View logits, int64_t k) override;
 
-  /// Passes that were replayed as graphs.
+  /// Parts of passes that were replayed as graphs.
   int64_t num_replays() const { return graphs_.num_replays(); }
 
  private:
@@ -81,12 +82,15 @@ class CudaOps final : public Ops {
   void record(const Launch& launch) {
     fusion_.flush();
     launches_.add<kLaunch>(launch);
-    if (uses_graphs() && launches_.size() == part_size_) launch_part();
+    if (uses_graphs() && launches_.size() >= part_size_) launch_part();
   }
+  /// Whether the pass runs as graphs, in parts. Larger ones run launch by launch when they end: their kernels
+  /// take longer than the host.
   bool uses_graphs() const;
   /// Runs what was recorded since the last time, while the host goes on recording the pass. A graph launch
-  /// takes the host a quarter of a microsecond a kernel, recording half of that: the first part is short, so
-  /// that the device begins early, and each keeps it busy for longer than the host needs for the next.
+  /// takes the host a quarter of a microsecond a kernel, recording half of that
+  /// (bench/results/h200-traced.txt): the first part is short, so that the device begins early, and each
+  /// keeps it busy for longer than the host needs for the next.
   void launch_part();
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();

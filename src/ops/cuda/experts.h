@@ -37,7 +37,8 @@ int64_t experts_scratch_bytes(const ExpertsCall& call, ExpertsKernel kernel = Ex
 
 /// Ops::experts(), everything on the device. x bf16, its rows 16-byte aligned and a multiple of 8 elements
 /// apart. A call that check_experts() does not take, a layer that is not packed as above, or whose experts
-/// differ in shape or format, is a caller bug (TF_CHECK). Gate, up and down may differ in format.
+/// differ in shape or format, is a caller bug (TF_CHECK). Gate, up and down may differ in format. The caller
+/// may set arrived_blocks and x_is_early.
 ExpertsLaunch experts_launch(const ExpertsCall& call, std::byte* scratch,
                              ExpertsKernel kernel = ExpertsKernel::kAuto);
 

@@ -86,6 +86,9 @@ struct ExpertsLaunch {
   int64_t ids_stride;
   int64_t weights_stride;
   int64_t out_stride;
+  /// [1] on the device, this launch's own, 0 when it begins: blocks that have come so far. Null: one row's
+  /// experts are not computed by one kernel (device/experts_stream.cuh).
+  int32_t* arrived_blocks;
   // Scratch.
   int32_t* num_tasks;
   ExpertTask* tasks;
@@ -94,7 +97,6 @@ struct ExpertsLaunch {
                        ///< is behind them.
   float* gate_sums;    ///< [pairs, product_stride]: gate's outputs if it has a launch of its own, else null.
   float* down_sums;    ///< [pairs, down_stride]: each pair's output before its weight.
-  int32_t* arrived_blocks;  ///< 0 when the launch begins; null: no kernel whose blocks meet.
   int64_t product_stride;
   int64_t down_stride;
   int num_rows;
@@ -108,8 +110,8 @@ struct ExpertsLaunch {
   ExpertTasks kind;
   bool out_is_bf16;
   bool accumulate;
-  /// x was there before the previous kernel began, which lets this one start only after that: its first
-  /// kernel may read x before it waits.
+  /// x was complete before the previous kernel's wait returned, and that kernel waits before it lets this one
+  /// start: the kernels of this launch may read x before they wait.
   bool x_is_early;
   ExpertVariants variants;
 };

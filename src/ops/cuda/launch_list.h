@@ -1,6 +1,7 @@
-// The launches of a pass as data: recorded while the model calls ops, then run, or compared with those of an
-// earlier pass whose CUDA graph can be launched instead. Everything that changes from pass to pass of one
-// shape lies in device memory that PassInputs fills, so two passes of one shape record the same bytes.
+// The launches of a pass, or of a part of one, as data: recorded while the model calls ops, then run, or
+// compared with those of an earlier pass whose CUDA graph can be launched instead. Everything that changes
+// from pass to pass of one shape lies in device memory that PassInputs fills, so two passes of one shape
+// record the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ class LaunchList {
 #endif
     append(run_launch<kLaunch, Launch>, &plain, sizeof plain);
   }
-  /// Whether the last one added is such a launch.
+  /// Whether the last one added since clear() is such a launch.
   template <auto kLaunch, class Launch>
   bool ends_with() const {
     return last_ == run_launch<kLaunch, Launch>;

@@ -3,9 +3,10 @@
 // A decode step reads every weight once and does little with it, so the kernel is built around the stream of
 // weights: the warps of a tile, one a segment, share a ring in shared memory that the copy engine fills at a
 // producing warp's request, and the stream runs on over the borders of tiles, so that loads never drain; the
-// first ones are issued before the previous kernel of the stream has ended, since weights depend on nothing.
-// A cluster of blocks may share a tile, each block some of the segments: x, which every tile needs whole,
-// then fits in shared memory, and the unit of work is small enough for all multiprocessors to end together.
+// first 3 KB a warp are asked for before the previous kernel of the stream has ended, since weights depend on
+// nothing. A cluster of blocks may share a tile, each block some of the segments: x, which every tile needs
+// whole, then fits in shared memory, and the unit of work is small enough for all multiprocessors to end
+// together.
 #pragma once
 
 #include "ops/cuda/device/launch.cuh"
@@ -138,8 +139,8 @@ void launch_decode(CUstream_st* stream, const LinearLaunch& p) {
   const int dealt = clusters < p.num_tiles ? clusters : p.num_tiles;
   const dim3 grid(dealt * plan.cluster, (p.num_rows + plan.rows - 1) / plan.rows);
   LinearLaunch launch = p;
-  if (plan.cluster > 1 || grid.y > 1)
-    launch.drawn_tiles = nullptr;  // Blocks of a cluster have the same tiles.
+  // A counter serves one set of slots: blocks of a cluster have the same tiles, each group of rows needs all.
+  if (plan.cluster > 1 || grid.y > 1) launch.drawn_tiles = nullptr;
   launch_clusters(kernel, plan.cluster, grid, dim3(32 * (kWarps + 1)), plan.shared_bytes, stream, launch,
                   plan);
 }

@@ -58,8 +58,8 @@ struct LinearLaunch {
   LinearDeviceCall calls[kMaxLinearCalls];
   const std::byte* x;  ///< bf16 [num_rows, in]: nothing beyond column `in` is read.
   int64_t x_stride;    ///< Elements.
-  /// On the device, 0 when the launch begins: the tiles that were drawn by whoever was free first, kDecode.
-  /// Null: each block has its tiles from the start.
+  /// On the device, this launch's own, 0 when it begins: how many tiles beyond each slot's first were drawn
+  /// by whoever was free first (kDecode). Null: tiles are dealt in turn.
   int32_t* drawn_tiles;
   int num_calls;
   int num_tiles;  ///< Tiles of 16 outputs of all calls.
@@ -103,19 +103,21 @@ TF_CONTRACT_FUNCTION constexpr int held_chunks(const LinearLayout& layout, int b
 inline constexpr int kMaxShortRows = 8;
 /// Shared memory for x of a block of kShort, two of which are on a multiprocessor.
 inline constexpr int kMaxShortOperandBytes = 96 << 10;
-/// Tiles of a block, up to three: so many that two blocks on each multiprocessor (of 132) have them all. A
-/// block that comes when another has ended adds the latency of its weights.
+/// Blocks that are there from the start: two on each multiprocessor (of 132).
+inline constexpr int kShortBlocks = 2 * 132;
+/// Tiles of a block, up to three: so many that these blocks have them all, where kMaxShortTiles are no fewer.
+/// A block that comes when another has ended adds the latency of its weights.
 constexpr int short_block_tiles(int num_tiles) {
-  constexpr int kBlocks = 2 * 132;
-  return num_tiles <= kBlocks ? 1 : num_tiles <= 2 * kBlocks ? 2 : 3;
+  return num_tiles <= kShortBlocks ? 1 : num_tiles <= 2 * kShortBlocks ? 2 : 3;
 }
-/// Chunks of each of a block's tiles that a lane holds.
+/// Chunks of each of a block's tiles that a lane holds, rounded up: 72 registers for three tiles of 4 bits,
+/// 96 of bf16, which no kernel spills.
 TF_CONTRACT_FUNCTION constexpr int short_chunks_ahead(const LinearLayout& layout, int tiles) {
   return (held_chunks(layout) + tiles - 1) / tiles;
 }
 
 /// The most tiles that kShort takes by itself. Larger products are streams.
-inline constexpr int kMaxShortTiles = 3 * 2 * 132;
+inline constexpr int kMaxShortTiles = 3 * kShortBlocks;
 
 /// Whether kShort can compute a launch.
 constexpr bool can_be_short(const LinearLaunch& p) {

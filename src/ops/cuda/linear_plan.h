@@ -6,7 +6,8 @@
 
 namespace tensorfold::cuda {
 
-/// Shared memory of a block, one to a multiprocessor (which keeps 1 KB of its 228).
+/// Shared memory of a block, one to a multiprocessor. Of its 228 KB one is the block's own reserve, and one
+/// is left for that of a small kernel's block beside it.
 inline constexpr int kMaxSharedBytes = 226 << 10;
 /// Bytes of the sums of 8 rows of a tile: four floats a lane.
 inline constexpr int kSumBytes = 512;
@@ -34,32 +35,36 @@ constexpr int stage_units_for(int units, int unit_bytes, int stage_target) {
   return (units + shares - 1) / shares;
 }
 
-/// What a warp asks for before the previous kernel has ended: 3 KB, 9.5 MB of a grid of 24 warps, 2 us. More
-/// would make that kernel end late: what it stored reaches L2 behind all that was asked for.
+/// Stages that a warp asks for before the previous kernel has ended: 3 KB, or one where that is more; 9.5 MB
+/// of a grid of 24 warps, 2 us. More would make that kernel end late: what it stored reaches L2 behind all
+/// that was asked for.
 constexpr int early_stages(int stage_bytes) {
   constexpr int kEarlyBytes = 3072;
   return stage_bytes >= kEarlyBytes ? 1 : kEarlyBytes / stage_bytes;
 }
 
+/// Stages of a ring at most.
+inline constexpr int kMaxStages = 8;
+
 /// Bytes of `block_chunks` chunks of `rows` rows of x.
 constexpr int x_bytes(int block_chunks, int rows) { return block_chunks * 2 * x_pair_bytes(rows); }
 
-/// Places a plan's parts, all but the offsets being known, with as many stages as fit: x takes `x_bytes`, the
-/// kernel's own `extra_bytes` (a multiple of 16). Stages may be 0: x does not fit.
-inline void lay_out(DecodePlan& plan, int x_bytes, int warps, int row_tiles, int extra_bytes) {
+/// Fills in stages (as many as fit; 0: x does not), early_stages, exchange_depth and the offsets of a plan
+/// whose other fields are set. x takes `x_room` bytes, the kernel's own `extra_bytes` (a multiple of 16).
+/// row_tiles: those whose sums meet in shared memory; 0: the kernel has a place of its own for them.
+inline void lay_out(DecodePlan& plan, int x_room, int warps, int row_tiles, int extra_bytes) {
   const int slots = warps / plan.segments, sums = row_tiles * kSumBytes;
   plan.exchange_depth = plan.cluster == 1 ? 0 : plan.cluster == 4 ? 1 : 2;
   const int sums_bytes = slots * (plan.segments - 1) * sums;
   const int incoming_bytes = slots * plan.exchange_depth * (plan.cluster - 1) * sums;
   const int slot_barrier_bytes = slots * (2 + 2 * plan.exchange_depth) * 8;
-  const int left = kMaxSharedBytes - x_bytes - sums_bytes - incoming_bytes - extra_bytes - slot_barrier_bytes;
+  const int left = kMaxSharedBytes - x_room - sums_bytes - incoming_bytes - extra_bytes - slot_barrier_bytes;
   // A stage is its bytes, and the two barriers of a slot are counted as one a warp: a slot has two or more.
-  constexpr int kMaxStages = 8;
   const int fitting = left < 0 ? 0 : left / (warps * (plan.stage_bytes + 8));
   plan.stages = fitting < kMaxStages ? fitting : kMaxStages;
   plan.early_stages = early_stages(plan.stage_bytes);
   plan.x_offset = warps * plan.stages * plan.stage_bytes;
-  plan.sums_offset = plan.x_offset + x_bytes;
+  plan.sums_offset = plan.x_offset + x_room;
   plan.incoming_offset = plan.sums_offset + sums_bytes;
   plan.extra_offset = plan.incoming_offset + incoming_bytes;
   plan.barriers_offset = plan.extra_offset + extra_bytes;

@@ -2,8 +2,9 @@
 //
 // Such a product is over before a long stream has begun, so what counts is what happens after the previous
 // kernel has ended. Here all weights are in registers, or on their way there, before: blocks are small enough
-// to be resident beside those of other kernels, and a block has but one or two tiles, a warp a segment. After
-// the wait each warp brings its own columns of x to shared memory, multiplies, and the block meets once.
+// to be resident beside those of other kernels, and a block has but one to three tiles, a warp a segment.
+// After the wait each warp brings its own columns of x to shared memory, multiplies, and the block meets
+// once.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kOutputs = (kTiles + 1) / 2;
   const int first_tile_of_thread = threadIdx.x / 128, place = threadIdx.x % 128;
   const int row = place / 4 % 4 * 2 + place % 2;
-  /// visit(i, t, call, column) for output i, of the block's tile t.
+  // visit(i, t, call, column) for output i, of the block's tile t.
   const auto for_each_output = [&](const auto& visit) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {

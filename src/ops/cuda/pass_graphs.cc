@@ -34,7 +34,7 @@ PassGraphs::~PassGraphs() {
 
 PassGraphs::Entries::iterator PassGraphs::find_or_add(const LaunchList& launches) {
   // Decoding repeats the last pass most of the time, whose parts are the ones used last. Others differ early.
-  constexpr int kParts = 4;
+  constexpr int kParts = 4;  // Of 32 + 128 + 512 + 2,048 launches.
   int tried = 0;
   for (auto it = entries_.begin(); it != entries_.end() && tried < kParts; ++it, ++tried) {
     if (!(it->launches == launches)) continue;

@@ -1,4 +1,4 @@
-// CUDA graphs of the passes seen so far, found again by what they launch.
+// CUDA graphs of the parts of passes seen so far, found again by what they launch.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace tensorfold::cuda {
 /// idle when it is destroyed.
 class PassGraphs {
  public:
-  static constexpr size_t kMaxGraphs = 192;
+  static constexpr size_t kMaxGraphs =
+      192;  ///< 64 passes of three parts, a quarter of a megabyte of launches each.
 
   PassGraphs() = default;
   ~PassGraphs();

@@ -128,7 +128,7 @@ __device__ __forceinline__ float weight_of(const RouteLaunch& p, float score, bo
   return __fmul_rn(weight, p.scale);
 }
 
-/// Grid: a block a row, a thread an expert.
+/// Grid: a block a row, a thread an expert. Traffic: a row's logits once.
 __global__ void __launch_bounds__(kMaxRoutedExperts) route_kernel(const __grid_constant__ RouteLaunch p) {
   __shared__ Exchange exchange;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kMaxRoutedExperts) route_kernel(const __grid_c
         p.expert_weights[row * p.weights_stride + lane] = has_nan ? __uint_as_float(0x7fc00000u) : weight;
       }
     }
-    __syncthreads();  // The other warps' next turn begins behind this one.
+    __syncthreads();  // Before the next turn writes what this one still reads.
   }
 }
 

@@ -1,5 +1,5 @@
-// attention() on CUDA: right within a derived bound, and a row's bits independent of kernel, company, chunks,
-// page order and what pages held before.
+// attention() on CUDA: right within a derived bound, and a row's bits independent of kernel, company, chunks, page order
+// and what pages held before.
 #include "ops/cuda/attention.h"
 
 #include <fmt/format.h>
@@ -35,10 +35,8 @@ const char* to_string(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kSplit:
       return "split";
-    case AttentionKernel::kWide:
-      return "wide";
-    case AttentionKernel::kAuto:
-      break;
+    case AttentionKernel::kWide: return "wide";
+    case AttentionKernel::kAuto: break;
   }
   return "auto";
 }
@@ -52,19 +50,9 @@ const Case kCases[] = {
     {.num_heads = 12, .num_kv_heads = 2, .head_dim = 256, .has_sinks = true, .lengths = {191}},
     {.num_heads = 3, .num_kv_heads = 1, .head_dim = 96, .lengths = {200, 7}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 192, .lengths = {150}},
-    {.num_heads = 4,
-     .num_kv_heads = 2,
-     .head_dim = 128,
-     .window = 100,
-     .has_sinks = true,
-     .lengths = {500, 99, 101}},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 100, .has_sinks = true, .lengths = {500, 99, 101}},
     {.num_heads = 4, .num_kv_heads = 1, .head_dim = 64, .window = 1, .lengths = {200}},
-    {.num_heads = 16,
-     .num_kv_heads = 2,
-     .head_dim = 64,
-     .window = 128,
-     .has_sinks = true,
-     .lengths = {300, 1100}},
+    {.num_heads = 16, .num_kv_heads = 2, .head_dim = 64, .window = 128, .has_sinks = true, .lengths = {300, 1100}},
     {.num_heads = 6, .num_kv_heads = 1, .head_dim = 256, .lengths = {1030}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {4900}},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .lengths = {9300}},
@@ -83,8 +71,7 @@ class World {
  public:
   /// is_dirty: pages in reverse order, full of NaN before they are written.
   World(const Case& c, bool is_dirty)
-      : case_(c),
-        shape_{c.num_kv_heads, c.head_dim, DType::kBF16},
+      : case_(c), shape_{c.num_kv_heads, c.head_dim, DType::kBF16},
         num_rows_(std::accumulate(c.lengths.begin(), c.lengths.end(), int64_t{0})),
         q_host(random_bf16(static_cast<size_t>(num_rows_ * c.num_heads * c.head_dim), 1, 1.5f)),
         k_host(random_floats(num_rows_ * c.num_kv_heads * c.head_dim, 2)),
@@ -95,14 +82,10 @@ class World {
     int32_t next = 0;
     for (int64_t n : c.lengths) {
       tables_.emplace_back((n + kPageTokens - 1) / kPageTokens);
-      for (int32_t& page : tables_.back())
-        page = is_dirty ? static_cast<int32_t>(count_pages()) - 1 - next++ : next++;
+      for (int32_t& page : tables_.back()) page = is_dirty ? static_cast<int32_t>(count_pages()) - 1 - next++ : next++;
     }
-    pages_ = {.shape = shape_,
-              .k = memory_.data(),
-              .v = memory_.data() + page_bytes,
-              .page_stride_bytes = 2 * page_bytes,
-              .num_pages = count_pages()};
+    pages_ = {.shape = shape_, .k = memory_.data(), .v = memory_.data() + page_bytes,
+              .page_stride_bytes = 2 * page_bytes, .num_pages = count_pages()};
     for (int64_t h = 0; h < c.num_heads; ++h) sinks_.push_back(0.7f * static_cast<float>(h % 5) - 1.0f);
     const Rows all = rows(0, num_rows_);
     const DeviceArray<float> k(k_host), v(v_host);
@@ -119,8 +102,7 @@ class World {
     for (size_t s = 0; s < case_.lengths.size(); base += case_.lengths[s++]) {
       const int64_t n = std::min(count, case_.lengths[s] - first);
       if (n <= 0 || (only_sequence >= 0 && only_sequence != static_cast<int>(s))) continue;
-      result.sequences.push_back(
-          {static_cast<int64_t>(result.positions.size()), n, first, tables_[s].data()});
+      result.sequences.push_back({static_cast<int64_t>(result.positions.size()), n, first, tables_[s].data()});
       for (int64_t i = 0; i < n; ++i) {
         result.positions.push_back(static_cast<int32_t>(first + i));
         result.sources.push_back(base + first + i);
@@ -133,8 +115,7 @@ class World {
     const int64_t columns = case_.num_heads * case_.head_dim, n = static_cast<int64_t>(rows.sources.size());
     std::vector<bf16> queries;
     for (int64_t source : rows.sources)
-      queries.insert(queries.end(), q_host.begin() + source * columns,
-                     q_host.begin() + (source + 1) * columns);
+      queries.insert(queries.end(), q_host.begin() + source * columns, q_host.begin() + (source + 1) * columns);
     const DeviceArray<bf16> q(queries);
     DeviceArray<bf16> out(queries.size());
     const DeviceArray<float> sinks(sinks_);
@@ -169,9 +150,8 @@ class World {
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       double sum = 0, magnitude = 0;
       for (int64_t e = 0; e < d; ++e) {
-        const double product =
-            to_float(q_host[(source * case_.num_heads + head) * d + e]) *
-            static_cast<double>(to_float(to_bf16(k_host[(source - pos + j) * kv_columns + kv_head * d + e])));
+        const double product = to_float(q_host[(source * case_.num_heads + head) * d + e]) *
+                               static_cast<double>(to_float(to_bf16(k_host[(source - pos + j) * kv_columns + kv_head * d + e])));
         sum += product, magnitude += std::abs(product);
       }
       scores.push_back(sum * scale());
@@ -180,17 +160,15 @@ class World {
     }
     double total = case_.has_sinks ? std::exp(sinks_[head] - largest) : 0;
     for (double& s : scores) total += s = std::exp(s - largest);
-    // A score is off by a unit of 2^-22 of its terms' magnitudes per step (as in the test of linear()) and
-    // two roundings, which changes p in proportion; exp2 by 2^-23; sums by 2^-23 per tile, span and halving
-    // step, in both l and o; p by its rounding to bf16; the result by its own.
+    // A score is off by a unit of 2^-22 of its terms' magnitudes per step (as in the test of linear()) and two
+    // roundings, which changes p in proportion; exp2 by 2^-23; sums by 2^-23 per tile, span and halving step, in both l
+    // and o; p by its rounding to bf16; the result by its own.
     const double relative = 2 * (score_bound * (static_cast<double>(d) / 16 + 4) * std::ldexp(1.0, -22)) +
-                            (static_cast<double>(keys.end - keys.begin) / 16 + 32) * std::ldexp(1.0, -22) +
-                            std::ldexp(1.0, -8);
+                            (static_cast<double>(keys.end - keys.begin) / 16 + 32) * std::ldexp(1.0, -22) + std::ldexp(1.0, -8);
     for (int64_t e = 0; e < d; ++e) {
       double sum = 0, magnitude = 0;
       for (size_t j = 0; j < scores.size(); ++j) {
-        const double v = to_float(to_bf16(
-            v_host[(source - pos + keys.begin + static_cast<int64_t>(j)) * kv_columns + kv_head * d + e]));
+        const double v = to_float(to_bf16(v_host[(source - pos + keys.begin + static_cast<int64_t>(j)) * kv_columns + kv_head * d + e]));
         sum += scores[j] * v, magnitude += scores[j] * std::abs(v);
       }
       ASSERT_NEAR(to_float(got[(row * case_.num_heads + head) * d + e]), sum / total,
@@ -244,13 +222,12 @@ class CudaAttentionTest : public testing::Test {
   }
 };
 
-void expect_same_rows(const World& world, const std::vector<bf16>& all, const std::vector<bf16>& got,
-                      const Rows& rows, const std::string& what) {
+void expect_same_rows(const World& world, const std::vector<bf16>& all, const std::vector<bf16>& got, const Rows& rows,
+                      const std::string& what) {
   const size_t bytes = static_cast<size_t>(world.columns()) * sizeof(bf16);
   for (size_t i = 0; i < rows.sources.size(); ++i) {
     ASSERT_EQ(std::memcmp(got.data() + static_cast<int64_t>(i) * world.columns(),
-                          all.data() + rows.sources[i] * world.columns(), bytes),
-              0)
+                          all.data() + rows.sources[i] * world.columns(), bytes), 0)
         << what << ", position " << rows.positions[i] << ", row " << i;
   }
 }
@@ -261,8 +238,8 @@ TEST_F(CudaAttentionTest, IsSoftmaxAttentionWithinTheRoundingOfItsSteps) {
     const Rows all = world.rows(0, world.num_rows());
     for (AttentionKernel kernel : kKernels) {
       const std::vector<bf16> got = world.attend(all, kernel);
-      for (size_t i = 0; i<all.sources.size(); i += all.sources.size()> 1000 ? 97 : 1) {
-        for (int64_t head = 0; head<c.num_heads; head += c.num_heads> 4 ? 5 : 1) {
+      for (size_t i = 0; i < all.sources.size(); i += all.sources.size() > 1000 ? 97 : 1) {
+        for (int64_t head = 0; head < c.num_heads; head += c.num_heads > 4 ? 5 : 1) {
           world.expect_row(got, static_cast<int64_t>(i), all.sources[i], all.positions[i], head);
           if (HasFatalFailure()) return;
         }
@@ -282,8 +259,7 @@ TEST_F(CudaAttentionTest, ARowsBitsDependOnNeitherKernelNorCompanyNorPages) {
         const int64_t step = std::max<int64_t>(count, longest / 23);
         for (int64_t first = 0; first < longest; first += step) {
           const Rows rows = world.rows(first, count);
-          expect_same_rows(world, all, world.attend(rows, kernel), rows,
-                           fmt::format("{}, chunks of {}", name, count));
+          expect_same_rows(world, all, world.attend(rows, kernel), rows, fmt::format("{}, chunks of {}", name, count));
           if (HasFatalFailure()) return;
         }
       }

@@ -238,6 +238,7 @@ struct How {
   ExpertsKernel kernel = ExpertsKernel::kAuto;
   ExpertVariants variants = {};
   bool x_is_early = false;  ///< It is, here: nothing precedes the launch.
+  bool meets = true;        ///< With a counter for blocks that meet.
 };
 /// Every kernel, and those for few rows in each of their forms.
 constexpr How kHows[] = {
@@ -248,6 +249,7 @@ constexpr How kHows[] = {
     {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}},
     {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}, true},
     {ExpertsKernel::kAuto, {}, true},
+    {ExpertsKernel::kFewRows, {.streams = ExpertStreams::kAlways}, false, false},
     {ExpertsKernel::kFewRows,
      {.prefetch_down = false, .streams = ExpertStreams::kNever, .narrow_down = false, .dense_blocks = false}},
     {ExpertsKernel::kFewRows,
@@ -261,7 +263,7 @@ void run(const ExpertsCall& call, const How& how) {
   ExpertsLaunch launch = experts_launch(call, scratch.data(), how.kernel);
   launch.variants = how.variants;
   const DeviceArray<int32_t> arrived(std::vector<int32_t>{0});
-  launch.arrived_blocks = const_cast<int32_t*>(arrived.data());
+  launch.arrived_blocks = how.meets ? arrived.data() : nullptr;
   launch.x_is_early = how.x_is_early;
   launch_experts(nullptr, launch);
   cuda_check(cudaGetLastError());
@@ -649,15 +651,22 @@ TEST_F(CudaExpertsTest, WaitsForTheRouterAndForItself) {
   const Shape& shape = kShapes[1];
   const Layer layer(shape, false);
   const int64_t X = shape.num_experts, E = shape.out_of.out;
-  for (const auto& [rows, kernel] : {std::pair<int64_t, ExpertsKernel>(1, ExpertsKernel::kAuto),
-                                     {6, ExpertsKernel::kFewRows},
-                                     {6, ExpertsKernel::kPairs}}) {
+  struct Run {
+    int64_t rows;
+    ExpertsKernel kernel;
+    ExpertStreams streams = ExpertStreams::kNever;
+  };
+  for (const auto& [rows, kernel, streams] : {Run{1, ExpertsKernel::kAuto},
+                                              {1, ExpertsKernel::kAuto, ExpertStreams::kAlways},
+                                              {6, ExpertsKernel::kFewRows},
+                                              {6, ExpertsKernel::kPairs}}) {
     const Inputs inputs(rows, kChoices, shape, 21);
     const DeviceArray<float> logits(random_floats(static_cast<size_t>(kTurns * rows * X), 22));
     const auto turns = [&](bool pause) {
       const DeviceArray<float> outs(static_cast<size_t>(kTurns * rows * E));
       ExpertsCall call = inputs.call(layer, {}, View(outs.data(), DType::kF32, {rows, E}), false);
       const DeviceArray<std::byte> scratch(static_cast<size_t>(experts_scratch_bytes(call, kernel)));
+      const DeviceArray<int32_t> arrived(std::vector<int32_t>(kTurns, 0));
       for (int64_t turn = 0; turn < kTurns; ++turn) {
         launch_route(
             nullptr,
@@ -666,7 +675,11 @@ TEST_F(CudaExpertsTest, WaitsForTheRouterAndForItself) {
                           .router_logits = View(logits.data() + turn * rows * X, DType::kF32, {rows, X})}));
         if (pause) cuda_check(cudaDeviceSynchronize());
         call.out = View(outs.data() + turn * rows * E, DType::kF32, {rows, E});
-        launch_experts(nullptr, experts_launch(call, scratch.data(), kernel));
+        ExpertsLaunch launch = experts_launch(call, scratch.data(), kernel);
+        launch.variants.streams = streams;
+        launch.arrived_blocks = arrived.data() + turn;
+        launch.x_is_early = true;
+        launch_experts(nullptr, launch);
         if (pause) cuda_check(cudaDeviceSynchronize());
       }
       cuda_check(cudaDeviceSynchronize());

@@ -108,6 +108,28 @@ TEST(CudaLinearPackTest, DecodeBlocksDivideTheirSharedMemory) {
   }
 }
 
+// Of several rows the eight pieces that a warp writes at once lie in different banks.
+TEST(CudaLinearPackTest, RowsOfXArePadded) {
+  EXPECT_EQ(x_pair_bytes(1), 64);
+  for (int rows = 2; rows <= 16; ++rows) {
+    std::set<int> banks;
+    for (int piece = 0; piece < 8; ++piece) banks.insert(piece * x_pair_bytes(rows) / 4 % 32);
+    EXPECT_EQ(banks.size(), 8u) << rows;
+  }
+}
+
+// gate and up of Qwen3.8-27B: three stages of half a segment, for which one row of x goes without padding.
+TEST(CudaLinearPackTest, ARowOfXLeavesRoomForThreeStages) {
+  constexpr int kChunks = 80, kUnitBytes = 576;
+  DecodePlan plan =
+      make_decode_plan(1, 1, kChunks / kLinearSegments,
+                       stage_units_for(kChunks / kLinearSegments, kUnitBytes, 3072), kUnitBytes);
+  lay_out(plan, x_bytes(kChunks, 1), decode_warps(kUnitBytes), 1, 192);
+  EXPECT_EQ(plan.stage_units, 5);
+  EXPECT_EQ(plan.stages, 3);
+  EXPECT_EQ(plan.early_stages, 1);
+}
+
 TEST(CudaLinearPackTest, AWarpAsksForThreeKilobytesEarlyOrForAStage) {
   EXPECT_EQ(early_stages(576), 5);
   EXPECT_EQ(early_stages(1536), 2);
@@ -181,6 +203,12 @@ TEST(CudaLinearPackTest, SmallMatricesOfFewRowsTakeTheShortKernel) {
   EXPECT_EQ(kernel(1, {four(2048, 4096)}), LinearKernel::kShort);
   EXPECT_EQ(kernel(1, {float_spec(256, 2048, DType::kBF16)}), LinearKernel::kShort);
   EXPECT_EQ(kernel(1, {four(5120, 2880)}), LinearKernel::kShort);
+  // As many tiles as three a block can be; a row as long as registers hold half of, of two tiles and of
+  // three.
+  EXPECT_EQ(kernel(1, {four(16 * 792, 2048)}), LinearKernel::kShort);
+  EXPECT_EQ(kernel(1, {four(16 * 793, 2048)}), LinearKernel::kDecode);
+  EXPECT_EQ(kernel(1, {four(16 * 528, 5120)}), LinearKernel::kShort);
+  EXPECT_EQ(kernel(1, {four(16 * 529, 5120)}), LinearKernel::kDecode);
   // Too many tiles, too long a row, too much x for two blocks, and layouts that are rare.
   EXPECT_EQ(kernel(1, {four(248320, 2048)}), LinearKernel::kDecode);
   EXPECT_EQ(kernel(1, {four(17408, 5120)}), LinearKernel::kDecode);

@@ -369,8 +369,8 @@ Results on_host(const Case& c, const Inputs& in) {
   return results;
 }
 
-/// All rows in passes of `chunk` rows a sequence; where `verifies`, first without storing, then storing the
-/// first half, then the second half alone.
+/// All rows in passes of `chunk` rows a sequence; where `verifies`, first without storing, then storing the first half,
+/// then the second half alone.
 template <class Op>
 Results on_device(const Case& c, const Inputs& in, RecurrenceBlocks blocks, int64_t chunk,
                   bool verifies = false) {

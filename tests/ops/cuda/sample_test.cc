@@ -533,8 +533,7 @@ TEST(CudaTokenProbabilities, AreThoseOfTheDefinitionButForTheLastBits) {
                                token_probabilities_launch(probabilities.data(), view, device_tokens.data()));
     cuda_check(cudaDeviceSynchronize());
     const std::vector<float> found = probabilities.download();
-    for (int64_t t = 0; t < num_rows; ++t)
-      EXPECT_NEAR(found[t], expected[t], 1e-4f * expected[t]) << n << " " << t;
+    for (int64_t t = 0; t < num_rows; ++t) EXPECT_NEAR(found[t], expected[t], 1e-4f * expected[t]) << n << " " << t;
     EXPECT_TRUE(probabilities.guards_intact());
   }
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ const std::byte* matrix_of(const ExpertMatrices& matr
   return expert == kSharedExpertId ? matrices.shared : matrices.data + expert * matrices.stride_bytes;
 }
 
-/// The bias of an expert's output; 0, which nothing is to be added for, where there is none.
+/// The bias of an expert's output; 0 where there is none (not to be added: -0 + 0 is +0).
 __device__ __forceinline__ float bias_of(const ExpertMatrices& matrices, int expert, int column) {
   if (matrices.bias == nullptr) return 0.0f;
   const auto* bias = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(matrices.bias) +

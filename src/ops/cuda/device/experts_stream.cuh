@@ -1,6 +1,7 @@
 // The products of experts() for one row where weights come as a stream, as in linear()'s decode kernel: one
 // kernel for all of them, one block an SM, whose producing warp fills a ring for each slot, with matrices
-// found by the row's choices. Layout and arithmetic: ops/cuda/linear.h.
+// found by the row's choices; a warp a slot adds its sums up and finishes its tiles. Layout and arithmetic:
+// ops/cuda/linear.h.
 //
 // Blocks of one tile each (device/experts_few.cuh) have some hundred short streams at once, but each pays the
 // latency of its first load, and those of down cannot begin before others leave. Here loads run on over the
@@ -188,8 +189,9 @@ __device__ __forceinline__ void arrive_block(int32_t* arrived) {
   __threadfence();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(arrived) : "memory");
 }
-/// Waits for all blocks. They are all on the device, since the next kernel starts only where each of this one
-/// has. By one thread.
+/// Waits for all blocks. All of them come: they are no more than the multiprocessors, earlier kernels do not
+/// wait for this one, and the next one's blocks start only when all of these have begun. (Not so where another
+/// process computes on the device in the same moment, as MPS lets it.) By one thread.
 __device__ __forceinline__ void await_blocks(const int32_t* arrived) {
   int32_t count;
   do {
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(Block<Layout, kWarps>::kThreads, 1)
   const auto column_of = [&](int tile) {
     return (this_block + tile * blocks) * kLinearTileRows + lane % kLinearTileRows;
   };
-  // Output `thread` of the block's, then every so-manyth.
+  // A thread's outputs of the block's: thread, thread + kFinishing, ...
   constexpr int kFinishing = 32 * Block<Layout, kWarps>::kSlots;
   const auto before_of = [&](int output) {
     const int tile = output / kLinearTileRows, column = column_of(tile);
@@ -338,7 +340,8 @@ __global__ void __launch_bounds__(Block<Layout, kWarps>::kThreads, 1)
   }
 }
 
-/// Bytes of a row's experts from which on the start of a stream is worth it.
+/// Bytes of a row's experts, gate, up and down together, from which on they are one kernel: the 16 MB of
+/// Qwen3.6-35B-A3B were faster so (bench/results/h200-traced.txt), fewer were not measured.
 constexpr int64_t kLeastBytes = int64_t{12} << 20;
 
 /// Launches the experts of one row, all of whose matrices have this layout; false: the kernel does not take
@@ -349,7 +352,7 @@ bool launch_row(CUstream_st* stream, const ExpertsLaunch& p) {
     constexpr int kWarps = decode_warps(Layout::kUnitBytes);
     const int outputs = outputs_of_row(p);
     if (p.arrived_blocks == nullptr || outputs > kMaxOutputs || !(p.out_of.layout == p.into.layout) ||
-        (p.gate.data != nullptr && !has_fused_gate(p)))
+        has_gate_alone(p))
       return false;
     const auto bytes_of = [&](const ExpertProduct& product) {
       return int64_t{outputs} * product.tiles * Layout::kLayout.tile_bytes(product.in);

@@ -13,7 +13,8 @@ namespace tensorfold::cuda {
 /// ended. Constants (weights) may be read before, and what an earlier pass left (states): a pass has
 /// ended before the next one begins. So may, from L2, what was written before a kernel that waits before it
 /// lets this one start (load_written()). A fault sticks to the stream.
-/// Blocks are in clusters of `cluster` along x.
+/// A rehearsal (below) reads before, and uses nothing of it; so may a counter of the launch's own be used,
+/// which was zeroed before the pass. Blocks are in clusters of `cluster` along x.
 template <class... Parameters, class... Arguments>
 void launch_clusters(void (*kernel)(Parameters...), int cluster, dim3 grid, dim3 block, size_t shared_bytes,
                      cudaStream_t stream, const Arguments&... arguments) {
@@ -41,7 +42,7 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 // which other kernels have driven from the multiprocessor's cache: 1 to 2 of 3 us. So some go through
 // it twice: before they wait for the previous kernel, on whatever lies there, with nothing stored, and
 // after. Loads of the second turn must not find what the first one left in L1: load_written(). Where a pass
-// has more rows, other blocks bring the instructions, and work counts.
+// has more rows, other blocks bring the instructions, and a second turn would cost more than it saves.
 inline constexpr int kMaxRehearsedRows = 16;
 
 /// Loads of what an earlier kernel wrote. A kernel that asks for its weights before it waits for the previous

@@ -26,7 +26,7 @@ __device__ __forceinline__ const LinearDeviceCall& call_of_tile(const LinearLaun
   return p.calls[i];
 }
 
-/// The bias of an output; 0, which nothing is to be added for, where a call has none.
+/// The bias of an output; 0 where a call has none (not to be added: -0 + 0 is +0).
 __device__ __forceinline__ float bias_of(const LinearDeviceCall& call, int column) {
   return call.bias != nullptr ? __ldg(call.bias + column) : 0.0f;
 }

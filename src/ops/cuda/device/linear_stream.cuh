@@ -80,17 +80,19 @@ struct DealtTiles {
     const bool ends_deal = (tile & (deal - 1)) == deal - 1;
     return ends_deal ? tile + 1 + (slots - 1) * deal : tile + 1;
   }
-  static constexpr bool kPublishes = false;
+  static constexpr bool kPublishes = false;  ///< Whether the producing warp says which tile comes.
 };
 
 /// How a slot's multiplying warps learn which tiles come: places in shared memory in turn, each written
 /// before the tile's first stage is asked for. A tile that does not exist: there are no more.
-inline constexpr int kTileQueue = 16;  ///< More than a ring has stages.
+inline constexpr int kTileQueue = 16;
+static_assert(kTileQueue > kMaxStages,
+              "the producing warp is a tile ahead of a ring of one stage a tile, at most");
 inline constexpr int kTileQueueBytes = kTileQueue * 4;
 
 /// Tiles that slots take when they have room for one, beyond each one's first: multiprocessors are not
-/// equally fast, as some share their way to memory with more others, and some begin late. By the producing
-/// warp.
+/// equally fast, as some share their way to memory with more others, and some begin late. Where `drawn` is
+/// null: every slots-th tile. By the producing warp.
 struct DrawnTiles {
   int32_t* drawn;  ///< LinearLaunch::drawn_tiles
   int slots;       ///< Of the grid.
@@ -147,7 +149,7 @@ struct ProducingTurn {
 /// By one whole warp: keeps the rings of the block's slots full until all their tiles have been asked for,
 /// but asks for no more than plan.early_stages stages each before the previous kernel has ended. Slots take
 /// the tiles in turn, so that their rings go round together. tiles: which (DealtTiles, DrawnTiles);
-/// first_slot: the number in the grid of the block's first slot, slots of a block being at.clusters apart.
+/// slot s of the block is number s * at.clusters + at.cluster of the grid's.
 /// weights_of_tile(tile): where its tile's units begin.
 template <class Layout, class Tiles, class TileWeights>
 __device__ __forceinline__ void produce_tiles(int chunks, int num_tiles, Tiles tiles, const DecodePlan& plan,

@@ -1,5 +1,5 @@
-// Products whose weights go from memory to registers: a block has a tile or two, a warp of it a segment, with
-// many chunks on their way at once. What linear_short.cuh and device/experts_few.cuh share.
+// Products whose weights go from memory to registers: a block has up to three tiles, a warp of it a segment,
+// with many chunks on their way at once. What linear_short.cuh and device/experts_few.cuh share.
 #pragma once
 
 #include <cuda_bf16.h>
