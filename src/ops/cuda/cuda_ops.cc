@@ -32,8 +32,6 @@ constexpr int64_t kMaxGraphRows = 128;
 /// Counters of a pass: more than any known model has launches of linear() and experts(). Those that get none
 /// do without.
 constexpr int kMaxCounters = 1024;
-/// Launches of a pass's first part, and how many times longer the next ones are.
-constexpr int kFirstPart = 32, kPartGrowth = 4;
 
 /// The next of a few sizes, at most a quarter larger: launches that depend on a length are the same for a
 /// while.
@@ -117,7 +115,7 @@ void CudaOps::begin_pass(const RowBatch& rows) {
   launches_.clear();
   outgrown_.clear();
   num_rows_ = rows.num_rows();
-  part_size_ = kFirstPart;
+  parts_.begin();
   fusion_.begin_pass(num_rows_);
   sequences_.clear();
   page_tables_.clear();
@@ -151,7 +149,7 @@ bool CudaOps::uses_graphs() const { return options_.use_graphs && num_rows_ <= k
 
 void CudaOps::launch_part() {
   launch_recorded();
-  part_size_ *= kPartGrowth;
+  parts_.next();
 }
 
 void CudaOps::launch_recorded() {

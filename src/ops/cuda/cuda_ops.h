@@ -14,6 +14,7 @@
 #include "ops/cuda/op_fusion.h"
 #include "ops/cuda/pass_graphs.h"
 #include "ops/cuda/pass_inputs.h"
+#include "ops/cuda/pass_parts.h"
 #include "ops/cuda/recurrences.h"
 #include "ops/ops.h"
 
@@ -82,15 +83,12 @@ class CudaOps final : public Ops {
   void record(const Launch& launch) {
     fusion_.flush();
     launches_.add<kLaunch>(launch);
-    if (uses_graphs() && launches_.size() >= part_size_) launch_part();
+    if (uses_graphs() && parts_.is_full(launches_.size())) launch_part();
   }
   /// Whether the pass runs as graphs, in parts. Larger ones run launch by launch when they end: their kernels
   /// take longer than the host.
   bool uses_graphs() const;
-  /// Runs what was recorded since the last time, while the host goes on recording the pass. A graph launch
-  /// takes the host a quarter of a microsecond a kernel, recording half of that
-  /// (bench/results/h200-traced.txt): the first part is short, so that the device begins early, and each
-  /// keeps it busy for longer than the host needs for the next.
+  /// Runs what was recorded since the last time, while the host goes on recording the pass.
   void launch_part();
   /// Runs what was recorded since the last time; does not wait.
   void launch_recorded();
@@ -108,7 +106,7 @@ class CudaOps final : public Ops {
   // Of the pass being recorded.
   Status fault_;
   int64_t num_rows_ = 0;
-  int part_size_ = 0;  ///< Launches of the part being recorded, at most.
+  PassParts parts_;
   AttentionRows attention_rows_;
   RecurrentRows recurrent_rows_;
   std::span<const int32_t> positions_;  ///< On the host, to know them again.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops/cuda/norms.h"
+#include "ops/cuda/pass_parts.h"
 #include "ops/cuda/recurrences.h"
 #include "tests/ops/cuda/cuda_test_util.h"
 
@@ -300,6 +301,36 @@ TEST(OpFusion, KeepsTheOrderOfLaunches) {
   fusion.begin_pass(1);
   fusion.flush();
   EXPECT_TRUE(list == expected);
+}
+
+// A part of a pass may end in a launch that is added beside others or by the fusion itself.
+TEST(PassParts, EndBehindAnyLaunch) {
+  const Host host(Sizes{});
+  PassParts parts;
+  for (const int already : {30, 31}) {
+    LaunchList list;
+    OpFusion fusion(list);
+    fusion.begin_pass(1);
+    parts.begin();
+    for (int i = 0; i < already; ++i) list.add<launch_causal_conv>(host.layer.conv);
+    fusion.causal_conv(host.layer.conv);
+    fusion.gated_delta(host.layer.delta);
+    fusion.gated_rms_norm(*host.layer.norm);
+    fusion.flush();
+    list.add<launch_causal_conv>(host.layer.conv);
+    EXPECT_TRUE(parts.is_full(list.size())) << already;
+  }
+}
+TEST(PassParts, BecomeLonger) {
+  PassParts parts;
+  parts.begin();
+  EXPECT_FALSE(parts.is_full(31));
+  EXPECT_TRUE(parts.is_full(32));
+  parts.next();
+  EXPECT_FALSE(parts.is_full(127));
+  EXPECT_TRUE(parts.is_full(128));
+  parts.begin();
+  EXPECT_TRUE(parts.is_full(32));
 }
 
 // On a device.
