@@ -72,7 +72,8 @@ class Product {
         layers_(static_cast<int>(std::clamp<int64_t>((int64_t{400} << 20) / bytes_, 2, 64))),
         weights_(static_cast<size_t>(bytes_ * layers_)),
         x_(random_bf16(static_cast<size_t>(max_rows * in), 2)),
-        y_(static_cast<size_t>(max_rows * out)) {
+        y_(static_cast<size_t>(max_rows * out)),
+        drawn_(static_cast<size_t>(layers_)) {
     const RandomMatrix host(format.sized(std::min<int64_t>(out, 512), in), 1);
     std::vector<std::byte> packed(static_cast<size_t>(packed_bytes(host.spec)));
     pack_linear(host.spec, host.source(), packed);
@@ -107,12 +108,16 @@ class Product {
   }
 
  private:
+  /// Layers are launched from the first one on: their counters of drawn tiles begin at 0 as those of a pass
+  /// do.
   void launch(const Variant& variant, int64_t rows, int layer) {
+    if (layer == 0) cuda_check(cudaMemsetAsync(drawn_.data(), 0, drawn_.size() * sizeof(int32_t), stream_));
     const View x(x_.data(), DType::kBF16, {rows, spec_.in});
     const LinearCall call{.out = View(y_.data(), DType::kF32, {rows, spec_.out}),
                           .weight = {.spec = spec_, .data = weights_.data() + layer * bytes_}};
     for (LinearLaunch& launch : linear_launches(x, {&call, 1}, variant.kernel)) {
       launch.tuning = variant.tuning;
+      if (launch.kernel == LinearKernel::kDecode) launch.drawn_tiles = drawn_.data() + layer;
       launch_linear(stream_, launch);
     }
   }
@@ -133,6 +138,7 @@ class Product {
   DeviceArray<std::byte> weights_;
   DeviceArray<bf16> x_;
   DeviceArray<float> y_;
+  DeviceArray<int32_t> drawn_;
   cudaStream_t stream_ = nullptr;
   std::vector<float> first_;
   int64_t first_rows_ = 0;
